@@ -1,0 +1,232 @@
+"""What a contributor writes: an `Op` (the authority and its inputs) and candidates that claim to compute it.
+
+    candidates/<op>/op.py      OP = Op(...)
+    candidates/<op>/<any>.py   @candidate(op="<op>", ...) above one function
+
+Nothing is registered globally: the catalog collects the `Op` and `Candidate` objects it finds in the modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from harness.schema.case import Case, Layout
+from harness.schema.vocabulary import Contract, Kind
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    Outputs = Tensor | tuple[Tensor, ...]
+    Args = dict[str, Any]
+    """Keyword arguments of an op: tensors, and scalars such as eps."""
+    Impl = Callable[..., Any]
+    """An implementation of an op, called with its `Args` by keyword."""
+
+
+class Draw(Protocol):
+    """Draws the inputs of a case: the same bytes on every device, from the recorded seed."""
+
+    device: torch.device
+    dtype: torch.dtype
+    """The case's activation dtype."""
+
+    def activation(self, name: str, shape: tuple[int, ...], layout: Layout = Layout.CONTIGUOUS) -> Tensor:
+        """About N(0, 1), in `dtype`; the gate's scaled and offset variants change only these."""
+        ...
+
+    def weight(
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        *,
+        loc: float = 0.0,
+        scale: float = 1.0,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """About N(loc, scale²), contiguous; never ones or zeros, so that a swapped or ignored weight shows."""
+        ...
+
+
+@dataclass(frozen=True)
+class Context:
+    """The op together with its neighbours in the model.
+
+    A custom op is a fusion barrier for Inductor, so a candidate that wins alone can lose here.
+    """
+
+    id: str
+    what: str
+    """One line for reports, e.g. `residual add -> RMSNorm`."""
+    inputs: Callable[[Case, Draw], Args]
+    """Arguments of the composed function; names shared with the op's own arguments mean the same thing."""
+    compose: Callable[[Impl], Impl]
+    """Given an implementation of the op, the function to time: it is compiled as a whole, `fullgraph`."""
+    bytes_moved: Callable[[Case], int]
+    """Bytes the composed function must move: each distinct input once and each output once."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """A computation with one authoritative formula."""
+
+    id: str
+    dims: tuple[tuple[str, ...], ...]
+    """The orders of dim names it takes; a case's `dims` must be one of them."""
+    params: Mapping[str, type]
+    """Names and types of the case's `params` it needs, all of them."""
+    native: Impl
+    """The authority. Written for any float dtype: fp32 accumulation for 16-bit inputs, fp64 for fp64 inputs, so
+    that the same formula on upcast inputs is the gate's oracle."""
+    fake: Impl
+    """Shape, dtype and strides that candidates' outputs have unless they declare their own `fake`: the one given to
+    `torch.library.register_fake`."""
+    inputs: Callable[[Case, Draw], Args]
+    bytes_moved: Callable[[Case], int]
+    """Bytes the op must move: each distinct input once and each output once."""
+    check: Callable[[Case], str | None] = lambda case: None
+    """A sentence that says why a case is impossible (channels not divisible by groups, ...), or None."""
+    contexts: tuple[Context, ...] = ()
+
+    def context(self, context_id: str) -> Context:
+        """The context of that id; raises KeyError with the ids there are."""
+        for context in self.contexts:
+            if context.id == context_id:
+                return context
+        raise KeyError(f"op {self.id} has no context {context_id!r}; it has {[c.id for c in self.contexts]}")
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a guard may ask about the device."""
+
+    type: str
+    """`cuda` or `cpu`."""
+    name: str
+    capability: tuple[int, int]
+    """CUDA compute capability; (0, 0) on a CPU."""
+    sm_count: int
+    l2_bytes: int
+    """L2 of a GPU, last-level cache of a CPU."""
+    memory_bytes: int
+
+
+Guard = Callable[[Case, Device], str | None]
+"""None when the candidate is eligible for the case, else the reason in a few words."""
+
+
+@dataclass(frozen=True)
+class Provider:
+    """An upstream package that kernels come from. The loading is done once, by its module in `_providers`."""
+
+    id: str
+    missing: Callable[[], str | None]
+    """One sentence that says what is missing and how to get it, or None. Never raises; must be cheap."""
+    version: Callable[[], str | None]
+
+
+def _nothing_missing() -> str | None:
+    return None
+
+
+def _no_version() -> str | None:
+    return None
+
+
+INHOUSE = Provider("inhouse", _nothing_missing, _no_version)
+"""Kernels written in this repository."""
+TORCH = Provider("torch", _nothing_missing, _no_version)
+
+
+def always(case: Case, device: Device) -> str | None:
+    """The guard of a candidate that takes every case."""
+    return None
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One callable that claims to compute an op (or an op in one context)."""
+
+    name: str
+    """Unique among the provider's candidates for the op."""
+    op: str
+    kind: Kind
+    provider: Provider
+    run: Impl
+    """Timed. Takes the op's (or context's) arguments by keyword; fully annotated, for `torch.library.custom_op`."""
+    kernels: tuple[str, ...]
+    """Regular expressions; each must match (search) some kernel seen in a profile of the timed callable."""
+    contract: Contract
+    guard: Guard = always
+    mutates: tuple[str, ...] = ()
+    """Arguments it writes to."""
+    returns: tuple[str, ...] = ()
+    """Mutated arguments that are its outputs, in native's output order; empty when `run` returns its outputs."""
+    prepare: Callable[[Args], Args] | None = None
+    """Not timed: maps the arguments to those of `run` (a weight in another dtype, a packed cache)."""
+    fake: Impl | None = None
+    """Strides it really writes, when they differ from the op's `fake`; None means the op's."""
+    context: str | None = None
+    """Set when it computes the op together with that context's neighbours; None for the op alone."""
+    deterministic: bool = True
+    """Whether two runs on the same inputs give the same bits."""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    """Facts for the report (chosen config, variant)."""
+
+    @property
+    def id(self) -> str:
+        """`provider.name`, as in reports and on the command line."""
+        return f"{self.provider.id}.{self.name}"
+
+    def __call__(self, **args: Any) -> Any:
+        """Call `run` directly: for tests and for use outside the harness."""
+        return self.run(**args)
+
+
+def candidate(
+    *,
+    op: str,
+    kind: Kind,
+    provider: Provider,
+    kernels: tuple[str, ...],
+    contract: Contract,
+    guard: Guard = always,
+    mutates: tuple[str, ...] = (),
+    returns: tuple[str, ...] = (),
+    prepare: Callable[[Args], Args] | None = None,
+    fake: Impl | None = None,
+    context: str | None = None,
+    deterministic: bool = True,
+    name: str | None = None,
+) -> Callable[[Impl], Candidate]:
+    """Turn the function below into a `Candidate` called after it.
+
+    Triton and CUDA functions are registered by the harness as custom ops with `torch.library.custom_op` and
+    `register_fake`; rewrites are compiled. Raises ValueError for a declaration that cannot be right.
+    """
+    if kind in (Kind.TRITON, Kind.CUDA) and not kernels:
+        raise ValueError(f"candidate for {op}: a {kind} candidate must name the kernels it launches (kernels=...)")
+    if not set(returns) <= set(mutates):
+        raise ValueError(f"candidate for {op}: returns={returns} must be among mutates={mutates}")
+
+    def wrap(run: Impl) -> Candidate:
+        return Candidate(
+            name=name or run.__name__,
+            op=op,
+            kind=kind,
+            provider=provider,
+            run=run,
+            kernels=kernels,
+            contract=contract,
+            guard=guard,
+            mutates=mutates,
+            returns=returns,
+            prepare=prepare,
+            fake=fake,
+            context=context,
+            deterministic=deterministic,
+        )
+
+    return wrap

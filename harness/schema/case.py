@@ -1,0 +1,97 @@
+"""One case of a shape manifest: the numbers a kernel is measured at, and where they come from."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Param = bool | int | float | str
+Identifier = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.+-]*$", max_length=80)]
+Dim = Annotated[int, Field(strict=True, ge=1, le=2**31)]
+
+
+class Dtype(StrEnum):
+    """Element type of the activations; the value is torch's attribute name."""
+
+    BF16 = "bfloat16"
+    FP16 = "float16"
+    FP32 = "float32"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes per element."""
+        return 4 if self is Dtype.FP32 else 2
+
+
+class Layout(StrEnum):
+    """Stride variant of the activation."""
+
+    CONTIGUOUS = "contiguous"
+    CHANNELS_LAST = "channels_last"
+    """`torch.channels_last` for 4-D, `torch.channels_last_3d` for 5-D activations."""
+    SLICED = "sliced"
+    """A last-dim slice of a tensor three times as wide, as q/k/v views of a packed qkv are."""
+    TRANSPOSED = "transposed"
+    """Dims 1 and 2 stored swapped."""
+
+
+class Confidence(StrEnum):
+    """How the dims are known."""
+
+    QUOTED = "quoted"
+    """Read verbatim in a public benchmark, PR or config."""
+    QUOTED_CONFIG = "quoted-config"
+    """Widths read in the checkpoint's config, token counts chosen by us."""
+    DERIVED = "derived"
+    """Computed from a config and a token formula; `source` holds the formula."""
+    QUOTED_PARTIAL = "quoted-partial"
+    MEMORY = "memory"
+    """Not read anywhere; may rank, never decides a row alone."""
+
+
+class Case(BaseModel):
+    """One shape at which an op is measured.
+
+    `dims` are named in storage-independent (logical) order; an op says which orders it takes.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: Identifier
+    """Unique in its manifest."""
+    model: Identifier
+    """The model that calls the op at this shape."""
+    dims: dict[str, Dim]
+    """Name to size, in the order of the activation's logical shape."""
+    params: dict[str, Param] = Field(default_factory=dict)
+    """Arguments that are not sizes: eps, groups, ..."""
+    dtype: Dtype
+    layout: Layout = Layout.CONTIGUOUS
+    calls: Annotated[int, Field(strict=True, ge=1)]
+    """Calls per step of the model (see `step`)."""
+    step: str
+    """What one step is: `denoise step`, `decode of one 4x32x32 latent tile`, `decode token`."""
+    source: Annotated[str, Field(min_length=10)]
+    """Where the dims come from: file, PR or formula."""
+    confidence: Confidence
+    rehearsal: dict[str, Dim]
+    """Sizes of the small twin measured on a CPU, same names as `dims`."""
+    contexts: tuple[Identifier, ...] = ()
+    """Contexts (op with its neighbours) to measure this case in, beside the op alone."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Logical shape of the activation."""
+        return tuple(self.dims.values())
+
+    @property
+    def numel(self) -> int:
+        """Elements of the activation."""
+        total = 1
+        for size in self.dims.values():
+            total *= size
+        return total
+
+    def rehearsed(self) -> "Case":
+        """The small twin: the same case at its `rehearsal` sizes."""
+        return self.model_copy(update={"dims": {name: self.rehearsal[name] for name in self.dims}})

@@ -1,0 +1,116 @@
+"""The closed word lists of the project; every status, kind and symbol is a member of one of these.
+
+None of these modules imports torch: reports and `harness verify` read them on machines that have none.
+"""
+
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """How a candidate computes its op."""
+
+    NATIVE = "native"
+    """The authoritative PyTorch formula, run eagerly."""
+    COMPILE = "compile"
+    """The same formula under `torch.compile`: the baseline."""
+    REWRITE = "rewrite"
+    """Another plain-PyTorch form, also under `torch.compile`."""
+    TRITON = "triton"
+    CUDA = "cuda"
+
+
+class Contract(StrEnum):
+    """The numerical promise a candidate makes."""
+
+    BIT_EXACT = "bit_exact"
+    """`torch.equal` to eager native, on every input the guard admits."""
+    TOLERANCE = "tolerance"
+    """Within the gate's element rule, not to the last bit."""
+
+
+class Role(StrEnum):
+    """What an arm is for in a comparison."""
+
+    BASELINE = "baseline"
+    TWIN = "twin"
+    """The baseline's formula with its own code object and its own compile: the A/A control."""
+    CANDIDATE = "candidate"
+
+
+class ArmStatus(StrEnum):
+    """What became of one arm of a measurement; only OK and L2-resident arms carry times that count."""
+
+    OK = "OK"
+    INELIGIBLE = "INELIGIBLE"
+    """Its guard, or the device, rules it out for this case; the reason says why."""
+    NOT_INSTALLED = "NOT_INSTALLED"
+    REHEARSED = "REHEARSED"
+    """Passed the gate in Triton's interpreter; never timed."""
+    GATE_FAILED = "GATE_FAILED"
+    FELL_BACK = "FELL_BACK"
+    """The kernels it declares were not seen in a profile of the timed callable."""
+    FASTER_THAN_MEMORY = "FASTER_THAN_MEMORY"
+    """Faster than 1.05 x the copy rate of this run on a case that is not L2-resident: the work was not done."""
+    BASELINE_UNCERTIFIED = "BASELINE_UNCERTIFIED"
+    """`torch.compile` broke the graph, recompiled, or fell back."""
+    CRASHED = "CRASHED"
+    TIMED_OUT = "TIMED_OUT"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+
+
+class RunStatus(StrEnum):
+    """What became of one measurement (one case, isolated or in one context)."""
+
+    MEASURED = "MEASURED"
+    THROTTLED = "THROTTLED"
+    """Too many blocks were void for heat, power brake or a foreign process."""
+    ENV_UNFIT = "ENV_UNFIT"
+    """A control failed: the no-op did not read about 0 or the copy outran the ceiling."""
+    BASELINE_UNCERTIFIED = "BASELINE_UNCERTIFIED"
+    CRASHED = "CRASHED"
+    TIMED_OUT = "TIMED_OUT"
+
+
+class Outcome(StrEnum):
+    """µbench outcome of one candidate against the baseline; the interval is that of the log-ratio in percent."""
+
+    FASTER = "FASTER"
+    """The whole interval is at or above +1 %."""
+    TIE = "TIE"
+    """The whole interval is inside ±1 %."""
+    SLOWER = "SLOWER"
+    """The whole interval is at or below -1 %."""
+    INCONCLUSIVE = "INCONCLUSIVE"
+    """The interval straddles a bound."""
+    INVALID = "INVALID"
+    """No comparison can be made; the reason says why."""
+    NOT_RUN = "NOT_RUN"
+
+
+class Cache(StrEnum):
+    """Whether the L2 (last-level cache on a CPU) holds the inputs when a launch starts."""
+
+    COLD = "cold"
+    """At least 5 x L2 of distinct bytes rotate through one sample; the count is asserted."""
+    WARM = "warm"
+
+
+class Method(StrEnum):
+    """How a sample is timed; one method per comparison."""
+
+    CUDA_GRAPH = "cuda_graph"
+    """Events around one replay of a captured graph of launches, queued behind a blocking kernel."""
+    EVENTS = "events"
+    """Events around a queue of launches held back by a blocking kernel; used when some arm cannot be captured."""
+    WALL = "wall"
+    """`time.perf_counter_ns` around launches, CPU only."""
+
+
+class Tracker(StrEnum):
+    """The RFC's cell symbols."""
+
+    UNCLAIMED = "🙋"
+    IN_PROGRESS = "⏳"
+    POSITIVE = "✅"
+    NEGATIVE = "❌"
+    NO_CANDIDATE = "—"
