@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    Outputs = Tensor | tuple[Tensor, ...]
-    Args = dict[str, Any]
-    """Keyword arguments of an op: tensors, and scalars such as eps."""
-    Impl = Callable[..., Any]
-    """An implementation of an op, called with its `Args` by keyword."""
+
+Args = dict[str, Any]
+"""Keyword arguments of an op: tensors, and scalars such as eps."""
+Impl = Callable[..., Any]
+"""An implementation of an op, called with its `Args` by keyword; returns a tensor or a tuple of tensors."""
 
 
 class Draw(Protocol):
