@@ -9,7 +9,7 @@ Nothing is registered globally: the catalog collects the `Op` and `Candidate` ob
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.schema.case import Case, Layout
@@ -172,8 +172,6 @@ class Candidate:
     """Set when it computes the op together with that context's neighbours; None for the op alone."""
     deterministic: bool = True
     """Whether two runs on the same inputs give the same bits."""
-    tags: Mapping[str, str] = field(default_factory=dict)
-    """Facts for the report (chosen config, variant)."""
 
     @property
     def id(self) -> str:

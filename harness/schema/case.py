@@ -33,6 +33,8 @@ class Layout(StrEnum):
     """A last-dim slice of a tensor three times as wide, as q/k/v views of a packed qkv are."""
     TRANSPOSED = "transposed"
     """Dims 1 and 2 stored swapped."""
+    ODD_STRIDE = "odd_stride"
+    """Contiguous but for dims of size 1, whose stride is a meaningless odd number: legal, and often mishandled."""
 
 
 class Confidence(StrEnum):
@@ -91,6 +93,13 @@ class Case(BaseModel):
         for size in self.dims.values():
             total *= size
         return total
+
+    @property
+    def content(self) -> str:
+        """What a kernel sees of the case: equal for cases of two models that have the same shape."""
+        dims = ",".join(f"{name}={size}" for name, size in self.dims.items())
+        params = ",".join(f"{name}={value}" for name, value in sorted(self.params.items()))
+        return f"{dims};{params};{self.dtype};{self.layout}"
 
     def rehearsed(self) -> "Case":
         """The small twin: the same case at its `rehearsal` sizes."""

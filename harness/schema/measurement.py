@@ -67,6 +67,8 @@ class ControlsRecord(Record):
     copy_bytes_per_us: Finite
     """Ceiling: bytes read plus written per µs by a copy far larger than L2."""
     noop_limit_us: Finite
+    launch_floor_us: Finite = 0.0
+    """Time per launch of a kernel that touches one element: what a tiny case cannot get under. 0 on a CPU."""
     passed: bool
     reason: str = ""
 
@@ -122,6 +124,7 @@ class ArmRecord(Record):
     registration: str = ""
     """`custom_op`, `function` or `compiled`."""
     tags: dict[str, str] = Field(default_factory=dict)
+    """Configurations an autotuner chose, by kernel."""
     build_s: Finite = 0.0
     """First call: compile, JIT, autotune."""
     peak_bytes: int = 0
@@ -185,8 +188,8 @@ class Measurement(Record):
     compile_cache: str
     """`fresh` or `kept`: whether Inductor's and Triton's caches were empty when the worker started."""
     seed: int
-    input_sha256: dict[str, str]
-    """Fingerprint of every drawn tensor; equal on every device."""
+    input_fingerprints: dict[str, str]
+    """64-bit positional checksum of every drawn tensor; equal on every device."""
     orders: tuple[tuple[int, ...], ...]
     """Per block: the order of arms (indices into `timed_arms`) on the way out; the way back is its reverse."""
     timed_arms: tuple[str, ...]
