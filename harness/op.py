@@ -88,6 +88,9 @@ class Op:
     """Bytes the op must move: each distinct input once and each output once."""
     check: Callable[[Case], str | None] = lambda case: None
     """A sentence that says why a case is impossible (channels not divisible by groups, ...), or None."""
+    floor_bytes: Callable[[Case], int] | None = None
+    """Bytes a kernel of the usual design moves when it must read twice (norms whose group outgrows the registers);
+    reports print the ratio to it beside the ratio to the copy. None when one read and one write is the floor."""
     contexts: tuple[Context, ...] = ()
 
     def context(self, context_id: str) -> Context:

@@ -14,6 +14,7 @@ from harness.schema.case import Case
 from harness.schema.vocabulary import ArmStatus, Cache, Contract, Kind, Method, Role, RunStatus
 
 SCHEMA_VERSION: Literal[1] = 1
+Setting = bool | int | float | str
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -53,9 +54,9 @@ class EnvironmentRecord(Record):
     git_sha: str | None
     """None outside a checkout; `+dirty` is appended when tracked files differ."""
     harness_sha256: str
-    """Content hash of `harness/**/*.py`."""
+    """Content hash of the harness sources that shape a measured number: `harness.sources.MEASURING`."""
     op_sha256: str
-    """Content hash of the op's folder, the providers' folder and the op's manifest."""
+    """Content hash of the op's folder, the providers' folder and the manifest's tolerance: `harness.sources`."""
     device: DeviceRecord
 
 
@@ -164,6 +165,8 @@ class RooflineRecord(Record):
     copy_us: Finite
     l2_resident: bool
     """One set of inputs and outputs fits in L2, or the cache is declared warm: the DRAM line is no limit then."""
+    floor_bytes: int | None = None
+    """Bytes of the op's stated floor (`Op.floor_bytes`), e.g. two reads and a write; None when it states none."""
 
 
 class Measurement(Record):
@@ -188,6 +191,8 @@ class Measurement(Record):
     compile_cache: str
     """`fresh` or `kept`: whether Inductor's and Triton's caches were empty when the worker started."""
     seed: int
+    settings: dict[str, Setting] = Field(default_factory=dict)
+    """What the user can choose and that shapes the samples (time budget, cross-checks, ...); part of the resume key."""
     input_fingerprints: dict[str, str]
     """64-bit positional checksum of every drawn tensor; equal on every device."""
     orders: tuple[tuple[int, ...], ...]
