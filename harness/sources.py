@@ -1,0 +1,79 @@
+"""Content hashes: of JSON values, and of the sources that shaped a number. Imports neither torch nor a candidate."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UserError
+
+MEASURING = (
+    "harness/op.py",
+    "harness/microbench.py",
+    "harness/worker.py",
+    "harness/measure/**/*.py",
+)
+"""Globs of the harness sources that shape a measured number; reports and statistics are not among them."""
+
+_PIN = re.compile(r"^\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*==\s*([^\s;#]+)")
+
+
+def compact_json(value: Any, *, sort_keys: bool = False) -> str:
+    """JSON text without spaces, keys in their own order or sorted. Raises ValueError for NaN and infinity."""
+    return json.dumps(value, sort_keys=sort_keys, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def content_sha256(value: Any) -> str:
+    """Hash of JSON values that does not depend on the order of keys."""
+    return text_sha256(compact_json(value, sort_keys=True))
+
+
+def text_sha256(text: str) -> str:
+    """SHA-256 of a text's UTF-8 bytes, in hex."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def files_sha256(root: Path, files: Iterable[Path]) -> str:
+    """One hash of the files' names below `root` and their contents, whatever order they come in."""
+    digest = hashlib.sha256()
+    for name, file in sorted((file.relative_to(root).as_posix(), file) for file in files):
+        digest.update(f"{name}\0{hashlib.sha256(file.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def harness_sha256(root: Path) -> str:
+    """Hash of the harness sources that shape a measured number (`MEASURING`)."""
+    return files_sha256(root, {file for pattern in MEASURING for file in root.glob(pattern)})
+
+
+def op_sha256(root: Path, op: str, tolerance: Any) -> str:
+    """Hash of everything an op's numbers depend on below `root`: its folder, the providers' folder, its tolerance.
+
+    The manifest's cases are left out: each measurement holds its own case, so a new case leaves the old evidence
+    fresh. `tolerance` is the manifest's, as JSON values.
+    """
+    folders = (root / "candidates" / op, root / "candidates" / "_providers")
+    files = (file for folder in folders for file in folder.rglob("*") if _is_source(file))
+    return content_sha256([files_sha256(root, files), tolerance])
+
+
+def pins(file: Path) -> dict[str, str]:
+    """The `name==version` lines of a constraints file, names in lower case with dashes.
+
+    Raises UserError when the file is missing.
+    """
+    if not file.is_file():
+        raise UserError(f"{file}: no such file; it pins the versions that evidence is compared with.")
+    found = (_PIN.match(line) for line in file.read_text(encoding="utf-8").splitlines())
+    return {normal_name(match[1]): match[2] for match in found if match}
+
+
+def normal_name(package: str) -> str:
+    """A distribution name as package indexes compare it."""
+    return re.sub(r"[-_.]+", "-", package).lower()
+
+
+def _is_source(file: Path) -> bool:
+    return file.is_file() and "__pycache__" not in file.parts and not file.name.startswith(".")

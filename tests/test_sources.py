@@ -1,0 +1,62 @@
+"""Content hashes change with what shaped a number and with nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from harness import sources
+from harness.errors import UserError
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in ("candidates/rmsnorm/op.py", "candidates/_providers/sglang.py", "harness/op.py", "harness/store.py"):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"# {name}\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("candidates/rmsnorm/op.py", True),
+        ("candidates/rmsnorm/deep/kernel.cu", True),
+        ("candidates/_providers/sglang.py", True),
+        ("candidates/layernorm/op.py", False),
+        ("candidates/rmsnorm/__pycache__/op.cpython-312.pyc", False),
+        ("candidates/rmsnorm/.swap", False),
+        ("harness/op.py", False),
+    ],
+)
+def test_op_hash_covers_the_op_and_the_providers(root: Path, name: str, changes: bool) -> None:
+    before = sources.op_sha256(root, "rmsnorm", {"atol": 0.01})
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text("changed")
+    assert (sources.op_sha256(root, "rmsnorm", {"atol": 0.01}) != before) is changes
+
+
+def test_op_hash_changes_with_the_tolerance_and_with_a_rename(root: Path) -> None:
+    before = sources.op_sha256(root, "rmsnorm", {"atol": 0.01})
+    assert sources.op_sha256(root, "rmsnorm", {"atol": 0.02}) != before
+    (root / "candidates/rmsnorm/op.py").rename(root / "candidates/rmsnorm/main.py")
+    assert sources.op_sha256(root, "rmsnorm", {"atol": 0.01}) != before
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [("harness/op.py", True), ("harness/measure/clock.py", True), ("harness/report/page.py", False)],
+)
+def test_harness_hash_covers_what_shapes_a_number(root: Path, name: str, changes: bool) -> None:
+    before = sources.harness_sha256(root)
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text("changed")
+    assert (sources.harness_sha256(root) != before) is changes
+
+
+def test_pins_are_read_by_normal_name(tmp_path: Path) -> None:
+    file = tmp_path / "constraints.txt"
+    file.write_text("# pins\ntorch==2.11.0  # from cu130\nFlashInfer_Python==0.6.13\nnumpy>=2\n\n")
+    assert sources.pins(file) == {"torch": "2.11.0", "flashinfer-python": "0.6.13"}
+    with pytest.raises(UserError, match="no such file"):
+        sources.pins(tmp_path / "absent.txt")
