@@ -71,9 +71,9 @@ def _stream(seed: int, name: str) -> int:
 
 
 def fill_normal(flat: Tensor, seed: int, name: str, loc: float, scale: float) -> None:
-    """Fill a contiguous 1-D tensor with about N(loc, scale²): the sum of four 16-bit lanes of the hash, standardised.
+    """Fill a contiguous 1-D tensor with about N(loc, scale²): four 16-bit lanes of the hash, standardised.
 
-    Every step is an integer operation or one correctly rounded fp32 operation, so the bytes do not depend on the device.
+    Every step is an integer operation or one correctly rounded fp32 operation: the bytes do not depend on the device.
     """
     stream = _stream(seed, name)
     for start in range(0, flat.numel(), _CHUNK):
@@ -158,7 +158,7 @@ def fingerprint(tensor: Tensor) -> str:
         bits = flat[start : start + _CHUNK].to(torch.int64)
         index = torch.arange(start, start + bits.numel(), device=tensor.device, dtype=torch.int64)
         total += ((bits + 1) * (2 * _hash(index) + 1)).sum()
-    return f"{total.item() & 0xFFFF_FFFF_FFFF_FFFF:016x}"
+    return f"{int(total.item()) & 0xFFFF_FFFF_FFFF_FFFF:016x}"
 
 
 def storage_fingerprint(tensor: Tensor) -> str:

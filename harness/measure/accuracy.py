@@ -1,0 +1,145 @@
+"""The gate's element rule and error figures: candidate against native and against a higher-precision oracle.
+
+An element passes if it is within `atol + rtol·|native|` of native, or if it is no farther from the oracle than native
+is, plus one ULP of the largest operand. Native itself rounds, so a kernel nearer to the truth must not fail; and since
+all-zero output passes allclose wherever |native| <= atol, the RMS error against the oracle must also stay within 1.5 x
+native's. Comparisons run in chunks: no temporary is larger than some hundred MB.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+_CHUNK = 1 << 25
+_ULP_HISTOGRAM = 1 << 12
+"""Distances from here on share the last bin."""
+RMS_FACTOR = 1.5
+RMS_FACTOR_FP32 = 8.0
+"""fp32 outputs differ by the order of summation alone, by a few ULP; tf32 or bf16 inside shows as a factor of 1000."""
+_MANTISSA_BITS = {torch.bfloat16: 7, torch.float16: 10, torch.float32: 23}
+_INT_OF = {torch.bfloat16: torch.int16, torch.float16: torch.int16, torch.float32: torch.int32}
+
+
+def ulp(magnitude: Tensor, dtype: torch.dtype) -> Tensor:
+    """Spacing of `dtype` at |magnitude| (fp32 or fp64 tensor), elementwise; never below the smallest normal's."""
+    exponent = torch.frexp(magnitude.abs().clamp_min(torch.finfo(dtype).tiny)).exponent
+    return torch.ldexp(torch.ones_like(magnitude), exponent - 1 - _MANTISSA_BITS[dtype])
+
+
+def ulp_distance(a: Tensor, b: Tensor) -> Tensor:
+    """Representable values between a and b (same dtype), int64; +0 and -0 are the same value."""
+
+    def ordered(t: Tensor) -> Tensor:
+        bits = t.contiguous().view(_INT_OF[t.dtype]).to(torch.int64)
+        sign_bit = 1 << (8 * t.element_size() - 1)
+        return torch.where(bits < 0, -(bits + sign_bit), bits)
+
+    return (ordered(a) - ordered(b)).abs()
+
+
+@dataclass
+class Comparison:
+    """Errors of one candidate output (or several, accumulated) against native and the oracle."""
+
+    atol: float
+    rtol: float
+    elements: int = 0
+    literal_failures: int = 0
+    rule_failures: int = 0
+    non_finite: int = 0
+    max_abs_error_native: float = 0.0
+    bit_exact: bool = True
+    max_ulp: int = 0
+    first_failure: str = ""
+    _squared_error: float = 0.0
+    _squared_error_native: float = 0.0
+    _squared_error_rounded: float = 0.0
+    _half_ulp_dtype_is_fp32: bool = False
+    _ulp_counts: Tensor = field(default_factory=lambda: torch.zeros(_ULP_HISTOGRAM + 1, dtype=torch.int64))
+
+    def add(self, candidate: Tensor, native: Tensor, oracle: Tensor, *, against_native: bool, extra_ulp: int) -> None:
+        """Accumulate one output. Shapes equal; oracle in fp64 or fp32; `extra_ulp` is granted on top of the rule.
+
+        With `against_native=False` (scaled and shifted inputs) the native branch of the rule is off.
+        """
+        dtype = candidate.dtype
+        self._half_ulp_dtype_is_fp32 = dtype is torch.float32
+        self.bit_exact = self.bit_exact and torch.equal(candidate, native)
+        flat_c, flat_n, flat_o = candidate.reshape(-1), native.reshape(-1), oracle.reshape(-1)
+        for start in range(0, flat_c.numel(), _CHUNK):
+            span = slice(start, start + _CHUNK)
+            self._add_chunk(flat_c[span], flat_n[span], flat_o[span], start, against_native, extra_ulp)
+
+    def _add_chunk(
+        self, cand: Tensor, nat: Tensor, oracle: Tensor, start: int, against_native: bool, extra_ulp: int
+    ) -> None:
+        dtype = cand.dtype
+        c, n, o = cand.to(oracle.dtype), nat.to(oracle.dtype), oracle
+        self.elements += c.numel()
+        finite = torch.isfinite(c) & torch.isfinite(n)
+        self.non_finite += int((~finite).sum())
+        to_native = (c - n).abs()
+        error_c, error_n = (c - o).abs(), (n - o).abs()
+        literal = to_native <= self.atol + self.rtol * n.abs()
+        grain = ulp(torch.maximum(torch.maximum(c.abs(), n.abs()), o.abs()), dtype)
+        passes = error_c <= error_n + (1 + extra_ulp) * grain
+        if against_native:
+            passes |= literal
+        passes &= finite
+        self.literal_failures += int((~literal).sum())
+        failures = int((~passes).sum())
+        if failures and not self.first_failure:
+            where = int(torch.argmax((~passes).to(torch.uint8)))
+            self.first_failure = (
+                f"element {start + where}: got {c[where].item():.6g}, native {n[where].item():.6g}, "
+                f"oracle {o[where].item():.6g}"
+            )
+        self.rule_failures += failures
+        if finite.all() and c.numel():
+            self.max_abs_error_native = max(self.max_abs_error_native, float(to_native.max()))
+            rounded = (o.to(dtype).to(oracle.dtype) - o).abs()
+            self._squared_error += float(error_c.double().square().sum())
+            self._squared_error_native += float(error_n.double().square().sum())
+            self._squared_error_rounded += float(rounded.double().square().sum())
+            distance = ulp_distance(cand, nat)
+            self.max_ulp = max(self.max_ulp, int(distance.max()))
+            self._ulp_counts += torch.bincount(distance.clamp_max(_ULP_HISTOGRAM), minlength=_ULP_HISTOGRAM + 1).cpu()
+
+    def _rms(self, squared: float) -> float:
+        return math.sqrt(squared / self.elements) if self.elements else 0.0
+
+    @property
+    def rms_error(self) -> float:
+        """RMS error of the candidate against the oracle."""
+        return self._rms(self._squared_error)
+
+    @property
+    def rms_error_native(self) -> float:
+        """RMS error of native against the oracle."""
+        return self._rms(self._squared_error_native)
+
+    @property
+    def p999_ulp(self) -> int:
+        """99.9th percentile of the ULP distance to native; the histogram's last bin means "at least"."""
+        total = int(self._ulp_counts.sum())
+        if not total:
+            return 0
+        return int(torch.searchsorted(self._ulp_counts.cumsum(0), math.ceil(0.999 * total)))
+
+    def verdict(self, granted_ulp: int) -> str:
+        """Why the candidate fails, in one sentence; empty when it passes."""
+        if self.non_finite:
+            return f"{self.non_finite} of {self.elements} elements are NaN or Inf in the candidate or in native"
+        if self.rule_failures:
+            return f"{self.rule_failures} of {self.elements} elements fail the element rule ({self.first_failure})"
+        # The oracle rounded once is the best any kernel can do in this dtype: a native that is exact by luck
+        # (RMS 0) must not demand exactness of everyone.
+        best = max(self.rms_error_native, self._rms(self._squared_error_rounded))
+        factor = (RMS_FACTOR_FP32 if self._half_ulp_dtype_is_fp32 else RMS_FACTOR) + granted_ulp
+        if self.rms_error > factor * best:
+            return f"RMS error {self.rms_error:.3g} against the oracle is above {factor:g} x native's {best:.3g}"
+        return ""

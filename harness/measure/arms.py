@@ -1,0 +1,174 @@
+"""Turns declarations into the callables that are gated and timed: one object per arm, the same one throughout.
+
+The baseline, its twin, rewrites and everything in a context are compiled by `torch.compile(fullgraph=True,
+dynamic=False)`, each from its own code object (Dynamo's cache is per code object, so arms that shared one would share
+its recompile limit and its guards). Triton and CUDA candidates are registered as custom ops.
+"""
+
+from __future__ import annotations
+
+import itertools
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.op import Args, Candidate, Context, Impl, Op
+from harness.schema.vocabulary import Contract, Kind, Role
+
+BASELINE_ID = "torch.compile"
+TWIN_ID = "torch.compile_twin"
+NATIVE_ID = "torch.native"
+
+_serial = itertools.count()
+_registered: dict[tuple[str, str], Impl] = {}
+
+
+class GraphCounter:
+    """A Dynamo backend that is Inductor and counts the graphs it is given: 1 and no more is a certified compile."""
+
+    def __init__(self) -> None:
+        self.graphs = 0
+
+    def __call__(self, graph_module: torch.fx.GraphModule, example_inputs: list[Tensor]) -> Callable[..., Any]:
+        from torch._inductor.compile_fx import compile_fx
+
+        self.graphs += 1
+        return compile_fx(graph_module, example_inputs)  # type: ignore[return-value]
+
+
+@dataclass
+class Arm:
+    """One thing timed in a comparison."""
+
+    id: str
+    kind: Kind
+    role: Role
+    contract: Contract
+    call: Impl
+    """Takes the prepared arguments by keyword; what the gate checks and the clock times."""
+    registration: str
+    candidate: Candidate | None = None
+    counter: GraphCounter | None = None
+    cache_tag: str = ""
+    """Salt of the compile cache key, so that the twin never reuses the baseline's artefact."""
+    mutates: tuple[str, ...] = ()
+    returns: tuple[str, ...] = ()
+    tags: dict[str, str] = field(default_factory=dict)
+
+    def prepared(self, args: Args) -> Args:
+        """The arguments the callable takes: what the candidate's untimed `prepare` makes of the op's."""
+        if self.candidate is None or self.candidate.prepare is None:
+            return args
+        return self.candidate.prepare(args)
+
+    def outputs(self, args: Args) -> tuple[Tensor, ...]:
+        """Call once on prepared arguments; the outputs as a tuple, mutated arguments included."""
+        with torch.compiler.config.patch(cache_key_tag=self.cache_tag):  # type: ignore[attr-defined]
+            result = self.call(**args)
+        if self.returns:
+            return tuple(args[name] for name in self.returns)
+        return result if isinstance(result, tuple) else (result,)
+
+
+def own_code(function: Impl, label: str) -> Impl:
+    """A copy of a Python function with a code object of its own (Dynamo caches per code object)."""
+    inner = function
+    code = inner.__code__.replace(co_name=f"{inner.__code__.co_name}_{label}_{next(_serial)}")
+    copy = types.FunctionType(code, inner.__globals__, inner.__name__, inner.__defaults__, inner.__closure__)
+    copy.__kwdefaults__ = inner.__kwdefaults__
+    return copy
+
+
+def _compiled(function: Impl, label: str) -> tuple[Impl, GraphCounter]:
+    counter = GraphCounter()
+    return torch.compile(own_code(function, label), fullgraph=True, dynamic=False, backend=counter), counter
+
+
+def registered_op(candidate: Candidate, op: Op) -> Impl:
+    """The candidate as a custom op (`torch.library.custom_op` + `register_fake`), registered once per process.
+
+    `flexible_layout`: Inductor hands over tensors with the strides they have instead of copying them back to eager's.
+    """
+    key = (candidate.op, candidate.id)
+    if key not in _registered:
+        name = f"dit_harness::{candidate.op}_{candidate.provider.id}_{candidate.name}"
+        custom = torch.library.custom_op(
+            name, candidate.run, mutates_args=candidate.mutates, tags=(torch.Tag.flexible_layout,)
+        )
+        custom.register_fake(candidate.fake or _default_fake(candidate, op))
+        namespace, _, op_name = name.partition("::")
+        _registered[key] = getattr(getattr(torch.ops, namespace), op_name).default
+    return _registered[key]
+
+
+def _default_fake(candidate: Candidate, op: Op) -> Impl:
+    if candidate.returns:
+        return lambda *args, **kwargs: None
+    return op.fake
+
+
+def _implementation(candidate: Candidate, op: Op) -> Impl:
+    return candidate.run if candidate.kind is Kind.REWRITE else registered_op(candidate, op)
+
+
+def baseline_arms(op: Op, context: Context | None) -> list[Arm]:
+    """Native (eager), the compiled baseline and its twin."""
+    function = op.native if context is None else context.compose(op.native)
+    baseline, counter = _compiled(function, "baseline")
+    twin, twin_counter = _compiled(function, "twin")
+    exact, tolerance = Contract.BIT_EXACT, Contract.TOLERANCE
+    return [
+        Arm(NATIVE_ID, Kind.NATIVE, Role.CANDIDATE, exact, function, "function"),
+        Arm(BASELINE_ID, Kind.COMPILE, Role.BASELINE, tolerance, baseline, "compiled", counter=counter),
+        Arm(TWIN_ID, Kind.COMPILE, Role.TWIN, tolerance, twin, "compiled", counter=twin_counter, cache_tag="twin"),
+    ]
+
+
+def candidate_arm(candidate: Candidate, op: Op, context: Context | None) -> Arm:
+    """The arm of one candidate: alone, or composed with the context's neighbours and compiled with them."""
+    counter = None
+    implementation = _implementation(candidate, op)
+    registration = "custom_op"
+    whole = candidate.context is not None
+    if context is not None and not whole:
+        implementation, counter = _compiled(context.compose(implementation), candidate.name)
+        registration = "compiled" if candidate.kind is Kind.REWRITE else "custom_op in compiled context"
+    elif candidate.kind is Kind.REWRITE:
+        implementation, counter = _compiled(implementation, candidate.name)
+        registration = "compiled"
+    return Arm(
+        candidate.id,
+        candidate.kind,
+        Role.CANDIDATE,
+        candidate.contract,
+        implementation,
+        registration,
+        candidate=candidate,
+        counter=counter,
+        mutates=candidate.mutates,
+        returns=candidate.returns,
+    )
+
+
+def certified(arm: Arm) -> str | None:
+    """Why the arm's compile does not count as `native + torch.compile`, or None when it does."""
+    if arm.counter is None or arm.counter.graphs == 1:
+        return None
+    if arm.counter.graphs == 0:
+        return "torch.compile ran nothing: it fell back to eager"
+    return f"torch.compile made {arm.counter.graphs} graphs where one was expected (graph break or recompile)"
+
+
+def autotuned_configs(candidate: Candidate) -> dict[str, str]:
+    """Configurations that Triton autotuners in the candidate's module settled on, by kernel name."""
+    import triton
+
+    chosen: dict[str, str] = {}
+    for name, value in getattr(candidate.run, "__globals__", {}).items():
+        if isinstance(value, triton.runtime.Autotuner) and getattr(value, "best_config", None) is not None:
+            chosen[name] = str(value.best_config)
+    return chosen

@@ -1,0 +1,273 @@
+"""The clock: device time per call with launch gaps hidden, over inputs that are cold in L2.
+
+A sample is a queue of launches over rotating sets of inputs and outputs, at least 5 x L2 of distinct bytes (then it
+is `cold`; otherwise it says `warm`). On a GPU the launches are captured into one CUDA graph and replayed between two
+events behind a blocking kernel, so that neither Python nor launch latency is timed. Where some arm cannot be captured,
+every arm of that comparison is timed by events around a held-back queue of eager launches; the method is recorded and
+never mixed. On a CPU it is the wall clock.
+
+The timers are bound at import, before any candidate is loaded: a candidate that patches `time` or `torch.cuda.Event`
+changes nothing here, and `tampered` says that it tried.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter_ns as _perf_counter_ns
+
+import torch
+from torch import Tensor
+
+from harness.measure.arms import Arm
+from harness.measure.gate import copied_args, tensors_of
+from harness.op import Args, Device
+from harness.schema.vocabulary import Cache, Method
+
+_elapsed_ms = torch.cuda.Event.elapsed_time
+_record = torch.cuda.Event.record
+_synchronize = torch.cuda.synchronize
+_ORIGINALS = (
+    (time, "perf_counter_ns", time.perf_counter_ns),
+    (time, "perf_counter", time.perf_counter),
+    (torch.cuda.Event, "elapsed_time", torch.cuda.Event.elapsed_time),
+    (torch.cuda.Event, "record", torch.cuda.Event.record),
+    (torch.cuda, "synchronize", torch.cuda.synchronize),
+    (torch.cuda.CUDAGraph, "replay", torch.cuda.CUDAGraph.replay),
+)
+
+MIN_SAMPLE_US = 500.0
+MIN_LAUNCHES = 20
+LONG_SAMPLE_US = 5_000.0
+"""A sample of launches this long in total needs no more of them: slow arms stop short of MIN_LAUNCHES."""
+COLD_FACTOR = 5
+MAX_LAUNCHES = 8_192
+"""Tiny cases would need more distinct sets than this to be cold; they are measured warm and say so."""
+MAX_COPIES_BYTES = {"cuda": 16 << 30, "cpu": 1 << 30}
+_BLOCKER_CYCLES_PER_US = 2_000
+"""Above any SM clock in MHz: the blocking kernel lasts at least as long as asked."""
+
+
+def tampered() -> str | None:
+    """Which timing function a candidate replaced, or None."""
+    for owner, name, original in _ORIGINALS:
+        if getattr(owner, name) is not original:
+            return f"{getattr(owner, '__name__', owner)}.{name}"
+    return None
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """How many distinct sets of inputs and outputs one sample goes through."""
+
+    sets: int
+    set_bytes: int
+    """Bytes of one set: inputs plus outputs."""
+    cache: Cache
+
+    @property
+    def bytes(self) -> int:
+        """Distinct bytes touched by one sample."""
+        return self.sets * self.set_bytes
+
+
+def plan_rotation(set_bytes: int, device: Device) -> Rotation:
+    """Enough sets for 5 x L2 of distinct bytes, or one set and `warm` when that would take too many.
+
+    One set is enough where it alone is 5 x L2. Limits: MAX_LAUNCHES sets, MAX_COPIES_BYTES and a third of the memory.
+    """
+    sets = math.ceil(COLD_FACTOR * device.l2_bytes / set_bytes)
+    if sets > 1:
+        sets += 1
+    budget = min(MAX_COPIES_BYTES[device.type], device.memory_bytes // 3)
+    if sets > MAX_LAUNCHES or (sets > 1 and sets * set_bytes > budget):
+        return Rotation(1, set_bytes, Cache.WARM)
+    return Rotation(sets, set_bytes, Cache.COLD)
+
+
+def launches_for(call_us: float, sets: int) -> int:
+    """Launches per sample: >= 500 µs, >= 20 unless they are long, every set equally often."""
+    wanted = max(MIN_SAMPLE_US / call_us, min(MIN_LAUNCHES, LONG_SAMPLE_US / call_us), 1.0)
+    return sets * max(1, math.ceil(wanted / sets))
+
+
+class ArmSets:
+    """The rotating argument sets of one comparison; arms that leave their inputs alone share the tensors.
+
+    `mutated` names the arguments that some arm writes to: they are kept apart in a pristine copy and written back
+    into every set before every sample of every arm, outside the timed part.
+    """
+
+    def __init__(self, args: Args, sets: int, mutated: tuple[str, ...]) -> None:
+        self.sets = [args, *(copied_args(args) for _ in range(sets - 1))]
+        self._pristine = {name: args[name].clone() for name in mutated}
+
+    def prepared(self, arm: Arm) -> list[Args]:
+        """Per set, the arguments the arm's callable takes."""
+        return [arm.prepared(args) for args in self.sets]
+
+    def distinct_bytes(self) -> int:
+        """Bytes of input storage that no two sets share: counted, not assumed."""
+        tensors = [tensor for args in self.sets for tensor in tensors_of(args).values()]
+        return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+
+    def restore(self) -> None:
+        """Write the pristine values of mutated arguments back into every set."""
+        for name, pristine in self._pristine.items():
+            for args in self.sets:
+                args[name].copy_(pristine)
+
+
+@dataclass
+class Timed:
+    """One arm ready to be sampled."""
+
+    arm: Arm
+    launches: int
+    sample_us: Callable[[], float]
+    """Time one sample and return µs per call."""
+    outputs: list[tuple[Tensor, ...]]
+    """Outputs of the last rotation, one per set; rewritten by each sample where the method keeps their memory."""
+    replay: Callable[[], None]
+    """Run the timed launches once, untimed: for the check on the replayed path."""
+
+
+def wall_us(call: Callable[[], object], synchronize: Callable[[], None], repeats: int) -> float:
+    """Launch-inclusive wall time per call in µs: what a model without CUDA graphs pays."""
+    synchronize()
+    start = _perf_counter_ns()
+    for _ in range(repeats):
+        call()
+    synchronize()
+    return (_perf_counter_ns() - start) / 1e3 / repeats
+
+
+class WallClock:
+    """CPU: `perf_counter_ns` around the launches."""
+
+    method = Method.WALL
+
+    def synchronize(self) -> None:
+        """Nothing is asynchronous here."""
+
+    def estimate_us(self, call: Callable[[], object]) -> float:
+        """A rough time per call, to size samples."""
+        call()
+        return max(min(wall_us(call, self.synchronize, 3) for _ in range(3)), 1e-3)
+
+    def ready(self, arm: Arm, sets: list[Args], launches: int) -> Timed:
+        """The arm over its argument sets."""
+        call = arm.call
+        outputs: list[tuple[Tensor, ...]] = []
+
+        def replay() -> None:
+            outputs[:] = [arm.outputs(args) for args in sets]
+
+        def sample() -> float:
+            count = len(sets)
+            start = _perf_counter_ns()
+            for launch in range(launches):
+                call(**sets[launch % count])
+            return (_perf_counter_ns() - start) / 1e3 / launches
+
+        return Timed(arm, launches, sample, outputs, replay)
+
+
+class _CudaClock:
+    def __init__(self) -> None:
+        self.start = torch.cuda.Event(enable_timing=True)
+        self.stop = torch.cuda.Event(enable_timing=True)
+
+    def synchronize(self) -> None:
+        """Wait for the device; raises the sticky error of an earlier launch."""
+        _synchronize()
+
+    def estimate_us(self, call: Callable[[], object]) -> float:
+        """A rough time per call, to size samples: events around five calls held behind a blocking kernel."""
+        call()
+        self.synchronize()
+        return max(self.between(lambda: [call() for _ in range(5)], blocker_us=2_000.0) / 5, 0.2)
+
+    def between(self, enqueue: Callable[[], object], blocker_us: float) -> float:
+        """Device µs between two events around what `enqueue` queues while a blocking kernel holds the stream."""
+        torch.cuda._sleep(int(blocker_us * _BLOCKER_CYCLES_PER_US))
+        _record(self.start)
+        enqueue()
+        _record(self.stop)
+        _synchronize()
+        return float(_elapsed_ms(self.start, self.stop)) * 1e3
+
+
+class GraphClock(_CudaClock):
+    """CUDA graph of all launches, replayed between two events."""
+
+    method = Method.CUDA_GRAPH
+
+    def ready(self, arm: Arm, sets: list[Args], launches: int) -> Timed:
+        """Capture; raises RuntimeError when something in the call cannot be captured."""
+        outputs: list[tuple[Tensor, ...]] = [()] * len(sets)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for args in sets[:2]:
+                arm.outputs(args)
+        torch.cuda.current_stream().wait_stream(stream)
+        self.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                for launch in range(launches):
+                    # Every set keeps its own outputs alive, so that writes rotate like reads.
+                    outputs[launch % len(sets)] = arm.outputs(sets[launch % len(sets)])
+        graph.replay()
+        self.synchronize()
+        start = _perf_counter_ns()
+        graph.replay()
+        # The blocker must outlast the host's share of a graph launch, or the gap would be timed.
+        blocker_us = 2 * (_perf_counter_ns() - start) / 1e3 + 20
+        self.synchronize()
+
+        def sample() -> float:
+            return self.between(graph.replay, blocker_us) / launches
+
+        return Timed(arm, launches, sample, outputs, graph.replay)
+
+
+class EventClock(_CudaClock):
+    """Events around eager launches queued behind a blocking kernel; for comparisons where capture fails."""
+
+    method = Method.EVENTS
+
+    def ready(self, arm: Arm, sets: list[Args], launches: int) -> Timed:
+        """The arm over its argument sets; the blocker lasts twice the host time of enqueueing them."""
+        call = arm.call
+        outputs: list[tuple[Tensor, ...]] = []
+
+        def enqueue() -> None:
+            for launch in range(launches):
+                call(**sets[launch % len(sets)])
+
+        def replay() -> None:
+            outputs[:] = [arm.outputs(args) for args in sets]
+
+        host_us = wall_us(enqueue, lambda: None, 1)
+        self.synchronize()
+
+        def sample() -> float:
+            return self.between(enqueue, 2 * host_us + 50) / launches
+
+        return Timed(arm, launches, sample, outputs, replay)
+
+
+Clock = WallClock | GraphClock | EventClock
+
+
+def clock_for(device: Device, *, capturable: bool) -> Clock:
+    """The clock of one comparison: one method for all its arms."""
+    if device.type == "cpu":
+        return WallClock()
+    return GraphClock() if capturable else EventClock()

@@ -1,0 +1,124 @@
+"""Contract probes of one candidate, on the op's small shapes, once per worker: strides, empties, fakes, registration.
+
+A layout is right or declared ineligible by the guard with a reason; never silently wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from harness.measure.arms import Arm, own_code
+from harness.measure.gate import ArmGate, Gate, as_tuple, copied_args
+from harness.op import Args, Candidate, Context, Device, Op
+from harness.schema.case import Case, Layout
+from harness.schema.manifest import Tolerance
+from harness.schema.vocabulary import Kind
+
+_SEED = 20_260
+"""Probes only ask right or wrong; their seed need not vary with the run's."""
+
+
+def _probe_cases(case: Case) -> list[tuple[str, Case]]:
+    """The small twin in every layout its rank allows, with a first dim of 1, and empty."""
+    small = case.rehearsed()
+    first = next(iter(small.dims))
+    probes = []
+    for layout in Layout:
+        if layout is Layout.CHANNELS_LAST and len(small.dims) not in (4, 5):
+            continue
+        probes.append((f"layout {layout}", small.model_copy(update={"layout": layout})))
+    one = small.model_copy(update={"dims": {**small.dims, first: 1}, "layout": Layout.ODD_STRIDE})
+    probes.append((f"{first} = 1 with an odd stride", one))
+    probes.append((f"empty ({first} = 0)", small.model_copy(update={"dims": {**small.dims, first: 0}})))
+    return probes
+
+
+class ContractProbe:
+    """Probes one candidate of an op (or of one context of it)."""
+
+    def __init__(self, op: Op, context: Context | None, tolerance: Tolerance, device: Device) -> None:
+        self.op = op
+        self.context = context
+        self.tolerance = tolerance
+        self.device = device
+        self.torch_device = torch.device(device.type)
+
+    def run(self, candidate: Candidate, arm: Arm, case: Case) -> tuple[str, tuple[str, ...]]:
+        """(why it breaks its contract or "", notes on what was probed and what its guard declined)."""
+        notes: list[str] = []
+        if candidate.kind in (Kind.TRITON, Kind.CUDA):
+            if candidate.guard(case.rehearsed(), self.device) is None:
+                args = arm.prepared(self._gate(case.rehearsed()).draw())
+                for check in (self._fake_agrees, self._operator_check, self._compiled_agrees):
+                    if reason := check(candidate, arm, args):
+                        return reason, tuple(notes)
+            else:
+                notes.append("registration not probed: ineligible at the probe's size")
+        declined = []
+        for what, probe in _probe_cases(case):
+            if (why := candidate.guard(probe, self.device)) is not None:
+                declined.append(f"{what}: {why}")
+                continue
+            if reason := self._right(candidate, arm, probe):
+                return f"{what}: {reason}", tuple(notes)
+        if declined:
+            notes.append("declined by its guard: " + "; ".join(declined))
+        return "", tuple(notes)
+
+    def _gate(self, case: Case) -> Gate:
+        return Gate(self.op, case, self.context, self.tolerance, self.torch_device, _SEED)
+
+    def _right(self, candidate: Candidate, arm: Arm, case: Case) -> str:
+        gate = self._gate(case)
+        # Rewrites are probed uncompiled: they have no strides of their own, and the compiled form is gated per case.
+        call = candidate.run if candidate.kind is Kind.REWRITE else arm.call
+        probe = ArmGate(gate, Arm(**{**arm.__dict__, "call": call, "counter": None}))
+        probe.see(gate.reference(gate.draw()))
+        return probe.reason.removeprefix("normal: ")
+
+    def _fake_agrees(self, candidate: Candidate, arm: Arm, args: Args) -> str:
+        real_args = copied_args(args)
+        real = as_tuple(arm.call(**real_args) if not arm.returns else ())
+        with FakeTensorMode() as mode:
+            fake_args = {k: mode.from_tensor(v) if isinstance(v, Tensor) else v for k, v in args.items()}
+            fake = as_tuple(arm.call(**fake_args) if not arm.returns else ())
+        for got, said in zip(real, fake, strict=True):
+            if got.shape != said.shape or got.dtype != said.dtype:
+                return f"its fake says {tuple(said.shape)} {said.dtype}, it returns {tuple(got.shape)} {got.dtype}"
+            if got.numel() and got.stride() != said.stride():
+                return f"its fake says strides {said.stride()}, it writes {got.stride()}"
+        return ""
+
+    def _operator_check(self, candidate: Candidate, arm: Arm, args: Args) -> str:
+        overload: Any = arm.call
+        schema = overload._schema
+        mine = copied_args(args)
+        ordered = tuple(mine[argument.name] for argument in schema.arguments)
+        results = torch.library.opcheck(
+            overload, ordered, test_utils=("test_schema", "test_faketensor"), raise_exception=False
+        )
+        for test, result in results.items():
+            if result != "SUCCESS":
+                return f"torch.library.opcheck {test}: {str(result).splitlines()[0]}"
+        return ""
+
+    def _compiled_agrees(self, candidate: Candidate, arm: Arm, args: Args) -> str:
+        """`fullgraph` compile of a call with neighbours must give what eager gives."""
+        if arm.returns or not candidate.deterministic:
+            return ""
+        overload = arm.call
+
+        def neighboured(**kwargs: Any) -> tuple[Tensor, ...]:
+            return tuple(output * 2 for output in as_tuple(overload(**kwargs)))
+
+        compiled: Callable[..., Any] = torch.compile(own_code(neighboured, "probe"), fullgraph=True, dynamic=False)
+        eager = neighboured(**copied_args(args))
+        for got, want in zip(compiled(**copied_args(args)), eager, strict=True):
+            if not torch.equal(got, want):
+                return "right in eager mode, different inside torch.compile"
+        return ""

@@ -1,0 +1,252 @@
+"""The gate before any timing, and again after it, on the very callables that are timed.
+
+For each input variant the references are computed once and every arm is judged on them:
+
+* seed 0, N(0, 1): the element rule against native and the oracle, two runs with the same bits, no undeclared
+  mutation (checksums of whole storages), no output that aliases an input;
+* seed 1 written into the same tensors: a result cached by pointer or identity is stale now;
+* scaled, small and offset activations: against the oracle only.
+
+Memory that outputs are likely to be allocated in is filled with NaN before every call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from harness.measure.accuracy import Comparison
+from harness.measure.arms import Arm
+from harness.measure.inputs import SeededDraw, Variant, storage_fingerprint
+from harness.op import Args, Context, Op
+from harness.schema.case import Case
+from harness.schema.manifest import Tolerance
+from harness.schema.measurement import GateRecord
+from harness.schema.vocabulary import Contract, Kind
+
+_FP64_LIMIT = 1 << 30
+"""Elements above which the oracle is fp32: four fp64 temporaries would not fit beside the case."""
+_VARIANTS_LIMIT = 1 << 26
+"""Elements above which scaled variants are left to the op's smaller cases: the kernel is the same, the time is not."""
+
+
+def tensors_of(args: Args) -> dict[str, Tensor]:
+    """The tensor arguments, by name."""
+    return {name: value for name, value in args.items() if isinstance(value, Tensor)}
+
+
+def as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Outputs of an implementation as a tuple."""
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def same_strided_copy(tensor: Tensor) -> Tensor:
+    """A copy in storage of its own with the same strides, gaps included (`clone` would close them)."""
+    storage = tensor.untyped_storage().clone()
+    copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload, no-any-return]
+
+
+def copied_args(args: Args) -> Args:
+    """Arguments whose tensors are copies with the same strides."""
+    return {name: same_strided_copy(value) if isinstance(value, Tensor) else value for name, value in args.items()}
+
+
+@dataclass
+class Reference:
+    """One set of inputs with what native and the oracle make of it."""
+
+    variant: Variant
+    args: Args
+    native: tuple[Tensor, ...]
+    oracle: tuple[Tensor, ...]
+    fingerprints: dict[str, str]
+
+
+class Gate:
+    """The gate of one case, alone or in one context, on one device."""
+
+    def __init__(
+        self,
+        op: Op,
+        case: Case,
+        context: Context | None,
+        tolerance: Tolerance,
+        device: torch.device,
+        seed: int,
+    ) -> None:
+        self.op = op
+        self.case = case
+        self.context = context
+        self.tolerance = tolerance
+        self.device = device
+        self.seed = seed
+        self.oracle_dtype = torch.float64 if case.numel <= _FP64_LIMIT else torch.float32
+
+    def variants(self) -> list[tuple[int, Variant]]:
+        """(seed offset, variant) in the order tried; the first two share their tensors."""
+        plain = [(0, Variant.NORMAL), (1, Variant.NORMAL)]
+        if self.case.numel > _FP64_LIMIT:
+            return plain[:1]
+        if self.case.numel > _VARIANTS_LIMIT:
+            return plain
+        return [*plain, (0, Variant.LARGE), (0, Variant.SMALL), (0, Variant.OFFSET)]
+
+    def draw(self, seed_offset: int = 0, variant: Variant = Variant.NORMAL) -> Args:
+        """The op's (or context's) arguments from the recorded seed."""
+        dtype = getattr(torch, self.case.dtype)
+        make = self.op.inputs if self.context is None else self.context.inputs
+        return make(self.case, SeededDraw(self.seed + seed_offset, dtype, self.device, variant))
+
+    def reference(self, args: Args, variant: Variant = Variant.NORMAL) -> Reference:
+        """Native and oracle outputs for `args`; both see copies, so an in-place native cannot spoil them."""
+        native = self.op.native if self.context is None else self.context.compose(self.op.native)
+        upcast = {
+            name: value.to(self.oracle_dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+            for name, value in args.items()
+        }
+        oracle = as_tuple(native(**upcast))
+        del upcast
+        fingerprints = {name: storage_fingerprint(tensor) for name, tensor in tensors_of(args).items()}
+        return Reference(variant, args, as_tuple(native(**args)), oracle, fingerprints)
+
+    def references(self) -> Iterator[Reference]:
+        """One reference per variant; seed 1 is written into seed 0's tensors, so their addresses stay."""
+        first: Args | None = None
+        for seed_offset, variant in self.variants():
+            args = self.draw(seed_offset, variant)
+            if seed_offset == 1 and first is not None:
+                for name, tensor in tensors_of(args).items():
+                    first[name].copy_(tensor)
+                args = first
+            elif first is None:
+                first = args
+            yield self.reference(args, variant)
+
+    def granted_ulp(self, arm: Arm) -> int:
+        """Triton's interpreter truncates to 16-bit types where the hardware rounds: one ULP, said in the notes."""
+        interpreted = arm.kind is Kind.TRITON and self.device.type == "cpu" and self.case.dtype.bytes == 2
+        return int(interpreted)
+
+    def poison(self, reference: Reference) -> None:
+        """Leave NaN in the memory that the next outputs will likely be allocated in."""
+        for output in reference.native:
+            torch.empty_like(output).fill_(float("nan"))
+
+    def compare(self, arm: Arm, comparison: Comparison, outputs: Iterable[Tensor], reference: Reference) -> str:
+        """Add outputs to `comparison`; a sentence when they cannot be compared at all (shape, dtype), else empty."""
+        outputs = tuple(outputs)
+        if len(outputs) != len(reference.native):
+            return f"{len(outputs)} outputs where native has {len(reference.native)}"
+        for got, native, oracle in zip(outputs, reference.native, reference.oracle, strict=True):
+            if got.shape != native.shape or got.dtype != native.dtype:
+                return f"output is {tuple(got.shape)} {got.dtype}, native's is {tuple(native.shape)} {native.dtype}"
+            comparison.add(
+                got,
+                native,
+                oracle,
+                against_native=reference.variant is Variant.NORMAL,
+                extra_ulp=self.granted_ulp(arm),
+            )
+        return comparison.verdict(self.granted_ulp(arm))
+
+    def new_comparison(self) -> Comparison:
+        """An empty comparison at the manifest's tolerance."""
+        return Comparison(atol=self.tolerance.atol, rtol=self.tolerance.rtol)
+
+
+class ArmGate:
+    """Judges one arm over the references it is shown, one after another."""
+
+    def __init__(self, gate: Gate, arm: Arm) -> None:
+        self.gate = gate
+        self.arm = arm
+        self.plain = gate.new_comparison()
+        self.bit_exact = True
+        self.deterministic = True
+        self.reason = ""
+        self.variants: list[str] = []
+
+    def see(self, reference: Reference) -> None:
+        """Run the arm on one reference; the first failure sticks."""
+        if self.reason:
+            return
+        label = f"{reference.variant}" if reference.variant not in self.variants else f"{reference.variant}, new values"
+        reason = self._run(reference, first=not self.variants)
+        self.variants.append(label)
+        if reason:
+            self.reason = f"{label}: {reason}"
+
+    def _run(self, reference: Reference, *, first: bool) -> str:
+        arm, gate = self.arm, self.gate
+        # The same tensors in every variant that shares them: only an arm that declares mutation gets copies.
+        args = arm.prepared(copied_args(reference.args) if arm.mutates else reference.args)
+        gate.poison(reference)
+        outputs = arm.outputs(args)
+        comparison = self.plain if first else gate.new_comparison()
+        reason = gate.compare(arm, comparison, outputs, reference)
+        self.bit_exact = self.bit_exact and comparison.bit_exact
+        if reason:
+            return reason
+        if reason := self._mutation(reference):
+            return reason
+        if arm.contract is Contract.BIT_EXACT and not comparison.bit_exact:
+            return f"claims bit_exact, but {comparison.max_ulp} ULP from native"
+        if first:
+            if reason := self._aliasing(args, outputs):
+                return reason
+            return self._repeat(reference, outputs)
+        return ""
+
+    def _mutation(self, reference: Reference) -> str:
+        for name, tensor in tensors_of(reference.args).items():
+            if storage_fingerprint(tensor) != reference.fingerprints[name]:
+                return f"writes to its input {name!r} without declaring it (mutates=...)"
+        return ""
+
+    def _aliasing(self, args: Args, outputs: tuple[Tensor, ...]) -> str:
+        if self.arm.returns:
+            return ""
+        inputs = {t.untyped_storage().data_ptr(): name for name, t in tensors_of(args).items() if t.numel()}
+        for output in outputs:
+            if output.numel() and (name := inputs.get(output.untyped_storage().data_ptr())):
+                return f"returns memory of its input {name!r}"
+        return ""
+
+    def _repeat(self, reference: Reference, outputs: tuple[Tensor, ...]) -> str:
+        kept = tuple(output.clone() for output in outputs)
+        args = self.arm.prepared(copied_args(reference.args) if self.arm.mutates else reference.args)
+        self.gate.poison(reference)
+        again = self.arm.outputs(args)
+        self.deterministic = all(torch.equal(a, b) for a, b in zip(kept, again, strict=True))
+        declared = self.arm.candidate is None or self.arm.candidate.deterministic
+        if not self.deterministic and declared:
+            return "two runs on the same inputs differ (declare deterministic=False if that is meant)"
+        return ""
+
+    def record(self, notes: tuple[str, ...] = ()) -> GateRecord:
+        """What was seen so far, for the store."""
+        granted = self.gate.granted_ulp(self.arm)
+        if granted:
+            notes = (*notes, f"{granted} ULP granted: Triton's interpreter truncates where the hardware rounds")
+        plain = self.plain
+        return GateRecord(
+            passed=not self.reason,
+            reason=self.reason,
+            oracle=str(self.gate.oracle_dtype).removeprefix("torch."),
+            elements=plain.elements,
+            literal_failures=plain.literal_failures,
+            rule_failures=plain.rule_failures,
+            max_abs_error_native=plain.max_abs_error_native,
+            rms_error_oracle=plain.rms_error,
+            rms_error_native_oracle=plain.rms_error_native,
+            max_ulp=plain.max_ulp,
+            p999_ulp=plain.p999_ulp,
+            bit_exact=self.bit_exact,
+            deterministic=self.deterministic,
+            variants=tuple(self.variants),
+            notes=notes,
+        )
