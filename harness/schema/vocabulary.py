@@ -87,6 +87,30 @@ class Outcome(StrEnum):
     NOT_RUN = "NOT_RUN"
 
 
+class Decision(StrEnum):
+    """What the rule says of a sequence of processes (`harness.stats.rule`)."""
+
+    WIN = "WIN"
+    """The improvement is at least 1 %."""
+    NO_WIN = "NO_WIN"
+    """The improvement is below 1 %."""
+    INCONCLUSIVE = "INCONCLUSIVE"
+    """The last process allowed has run and neither can be said."""
+    CONTINUE = "CONTINUE"
+    """Run another process."""
+
+
+class Doubt(StrEnum):
+    """Why a sequence ended INCONCLUSIVE."""
+
+    NOISE = "noise"
+    """The interval still reaches no improvement at all, or twice the bar."""
+    AT_BAR = "at-bar"
+    """The improvement is known to lie between 0 and twice the bar, too near the bar to tell."""
+    HETEROGENEOUS = "heterogeneous"
+    """The processes disagree more than their noise and tau0 allow."""
+
+
 class Cache(StrEnum):
     """Whether the L2 (last-level cache on a CPU) holds the inputs when a launch starts."""
 
