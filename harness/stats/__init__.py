@@ -17,8 +17,9 @@ from harness.stats.orders import block_orders
 from harness.stats.registry import FinishedCell, settings_from_registry, tau_upper_bound
 from harness.stats.rule import (
     PILOT_PAIRS,
-    Ruling,
+    Budget,
     RuleSettings,
+    Ruling,
     decide,
     pairs_per_process,
     processes_in_budget,
@@ -31,6 +32,7 @@ __all__ = [
     "PILOT_PAIRS",
     "ROLLING_TOLERANCE_LOG_PCT",
     "SESSION_SE_LIMIT_LOG_PCT",
+    "Budget",
     "CaseEffect",
     "FinishedCell",
     "GateResult",

@@ -29,8 +29,8 @@ MAX_PROCESSES = 16
 def simulate_levels(replicates: int, seed: int) -> dict[int, FloatArray]:
     """Nominal levels by Monte Carlo: first look -> array of shape (MAX_PROCESSES - first look + 1, FAMILY_LEVELS).
 
-    Row r belongs to P_max = first look + r; row 0, a single look, is exact. The relative standard error at family level a is about
-    sqrt((1 - a) / (a replicates)). Takes about 20 s and 300 MB per million replicates.
+    Row r belongs to P_max = first look + r; row 0, a single look, is exact. The relative standard error at family
+    level a is about sqrt((1 - a) / (a replicates)). Takes about 8 s per million replicates.
     """
     rng = np.random.default_rng(seed)
     p_values = np.empty((MAX_PROCESSES, replicates), dtype=np.float32)

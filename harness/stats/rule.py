@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 from scipy import stats
 
 from harness.schema.vocabulary import Decision, Doubt
@@ -56,6 +57,21 @@ class RuleSettings:
             raise ValueError(f"tau0 must be a finite number of log-percent, 0 or more, got {self.tau0_log_pct}")
         if self.p_loss not in (1, 2):
             raise ValueError(f"p_loss must be 1 or 2, got {self.p_loss}")
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Time one comparison may take, and what its parts cost, seconds, all above zero."""
+
+    total_s: float
+    start_s: float
+    """C0: starting a process and building both arms."""
+    pair_s: float
+    """c_pair: one run of each arm."""
+
+    def __post_init__(self) -> None:
+        if not min(self.total_s, self.start_s, self.pair_s) > 0:
+            raise ValueError(f"a budget and its costs must be above zero, got {self}")
 
 
 @dataclass(frozen=True)
@@ -108,35 +124,26 @@ class Ruling:
     """One-sided p-value of "the improvement is at least 1 %", over all looks."""
 
 
-def pairs_per_process(
-    pilot: FloatArray, start_s: float, pair_s: float, budget_s: float, settings: RuleSettings | None = None
-) -> int:
-    """Pairs to run in every process, from the first six log-ratios of process 1; only their spread is used.
+def pairs_per_process(pilot: FloatArray, budget: Budget, settings: RuleSettings) -> IntArray:
+    """K, the pairs to run in every process, from the first six log-ratios of process 1: shape (..., 6) to (...).
 
     K = sqrt(C0 / c_pair) sd / tau0, the two-level optimum of Kalibera and Jones 2013, rounded up to even, at least 6
-    and at most 24 or what lets P_WIN processes fit into the budget. `start_s` is the cost of starting a process and
-    building both arms, `pair_s` of one pair. Raises ValueError unless there are six log-ratios and the costs are
-    positive.
+    and at most 24 or what lets P_WIN processes fit into the budget. Only the spread of the log-ratios is used, never
+    their level: choosing K by the effect would break the error rates. Raises ValueError unless there are six.
     """
     if pilot.shape[-1] != PILOT_PAIRS:
         raise ValueError(f"the pilot is the first {PILOT_PAIRS} pairs, got {pilot.shape[-1]}")
     sd = trimmed_se(pilot)[0] * math.sqrt(PILOT_PAIRS)
-    return int(optimal_pairs(sd, start_s, pair_s, budget_s, (settings or RuleSettings()).tau0_log_pct))
-
-
-def optimal_pairs(sd: FloatArray, start_s: float, pair_s: float, budget_s: float, tau0_log_pct: float) -> IntArray:
-    """`pairs_per_process` on an array of pair standard deviations."""
-    if not (start_s > 0 and pair_s > 0 and budget_s > 0):
-        raise ValueError(f"costs and budget must be above zero: start {start_s}, pair {pair_s}, budget {budget_s} s")
-    affordable = 2 * int((budget_s / P_WIN - start_s) / pair_s / 2)
+    affordable = 2 * int((budget.total_s / P_WIN - budget.start_s) / budget.pair_s / 2)
     most = max(MIN_PAIRS, min(MAX_PAIRS, affordable))
-    wanted = math.sqrt(start_s / pair_s) * sd / max(tau0_log_pct, 1e-9)
+    wanted = math.sqrt(budget.start_s / budget.pair_s) * sd / max(settings.tau0_log_pct, 1e-9)
     return np.asarray(np.clip(2 * np.ceil(wanted / 2), MIN_PAIRS, most).astype(np.int64))
 
 
-def processes_in_budget(start_s: float, pair_s: float, pairs: int, budget_s: float) -> int:
+def processes_in_budget(pairs: npt.ArrayLike, budget: Budget) -> IntArray:
     """P_max = min(8, floor(B / (C0 + K c_pair))), at least 1; to be fixed before process 2 starts."""
-    return max(1, min(P_CAP, int(budget_s / (start_s + pairs * pair_s) + 1e-9)))
+    fitting = budget.total_s / (budget.start_s + np.asarray(pairs) * budget.pair_s)
+    return np.asarray(np.clip(np.floor(fitting + 1e-9), 1, P_CAP).astype(np.int64))
 
 
 @lru_cache(maxsize=256)
@@ -174,14 +181,13 @@ def look(x: FloatArray, se: FloatArray, pairs: IntArray, p_max: IntArray, settin
     )
 
 
-def decide(processes: Sequence[FloatArray], p_max: int, settings: RuleSettings | None = None) -> Ruling:
+def decide(processes: Sequence[FloatArray], p_max: int, settings: RuleSettings) -> Ruling:
     """The ruling on a sequence of processes in the order they ran; call it after every process with all so far.
 
     `processes[p]`: the K paired log-ratios of process p in log-percent (`log_ratios` of baseline over candidate). The
     looks are replayed from the first one on, so processes after the look that decided change nothing. Raises
     ValueError when there are none, more than `p_max`, or values that are not finite.
     """
-    settings = settings or RuleSettings()
     if not 1 <= p_max <= MAX_PROCESSES:
         raise ValueError(f"p_max must lie between 1 and {MAX_PROCESSES}, got {p_max}")
     if not 1 <= len(processes) <= p_max:

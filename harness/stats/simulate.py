@@ -15,11 +15,11 @@ from harness.stats.estimators import hodges_lehmann, trimmed_se
 from harness.stats.rule import (
     MAX_PAIRS,
     MIN_PAIRS,
-    P_CAP,
     PILOT_PAIRS,
+    Budget,
     RuleSettings,
     look,
-    optimal_pairs,
+    pairs_per_process,
     processes_in_budget,
 )
 from harness.stats.units import BoolArray, FloatArray, IntArray, log_percent
@@ -88,7 +88,7 @@ def _step(rng: np.random.Generator, rows: int, runs: int) -> FloatArray:
     for run in range(1, runs):
         change = rng.random(rows) < np.where(slow[:, run - 1], leave, enter)
         slow[:, run] = slow[:, run - 1] ^ change
-    return 6.0 * slow + rng.normal(0, 0.3, (rows, runs))
+    return np.asarray(6.0 * slow + rng.normal(0, 0.3, (rows, runs)))
 
 
 def _bimodal(rng: np.random.Generator, rows: int, runs: int) -> FloatArray:
@@ -116,7 +116,7 @@ def run_noise(noise: Noise, rows: int, runs: int, rng: np.random.Generator) -> F
 def process_spread(spread: Spread, shape: tuple[int, ...], rng: np.random.Generator) -> FloatArray:
     """What each process adds to the log-ratio, log-percent, mean zero."""
     if spread is Spread.LOTTERY:
-        return 0.8 * ((rng.random(shape) < 0.3) - 0.3)
+        return np.asarray(0.8 * ((rng.random(shape) < 0.3) - 0.3), dtype=np.float64)
     sd = {Spread.NONE: 0.0, Spread.TAU_015: 0.15, Spread.TAU_03: 0.3}[spread]
     return rng.normal(0, 1, shape) * sd
 
@@ -127,16 +127,6 @@ def paired_noise(noise: Noise, rows: int, pairs: int, rng: np.random.Generator) 
     first_minus_second = times[..., 0] - times[..., 1]
     abba = np.where(rng.random((rows, pairs // 2, 1)) < 0.5, 1.0, -1.0)
     return np.asarray((abba * np.array([1.0, -1.0]) * first_minus_second).reshape(rows, pairs))
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Time a comparison may take, and what its parts cost, seconds."""
-
-    total_s: float
-    start_s: float
-    """Starting a process and building both arms."""
-    pair_s: float
 
 
 TIER_300 = Budget(total_s=300, start_s=40, pair_s=4)
@@ -177,26 +167,24 @@ def simulate_sequences(
 
     K comes from the first six pairs of process 1 and P_max from K, as the rule prescribes.
     """
-    most = min(P_CAP, processes_in_budget(budget.start_s, budget.pair_s, MIN_PAIRS, budget.total_s))
+    most = int(processes_in_budget(MIN_PAIRS, budget))
     x, se = np.empty((replicates, most)), np.empty((replicates, most))
-    pairs, p_max = np.empty(replicates, dtype=np.int64), np.empty(replicates, dtype=np.int64)
-    for start in range(0, replicates, max(1, CHUNK // most)):
-        rows = slice(start, min(replicates, start + max(1, CHUNK // most)))
-        count = rows.stop - rows.start
-        d = paired_noise(noise, count * most, MAX_PAIRS, rng).reshape(count, most, MAX_PAIRS)
-        pairs[rows] = choose_pairs(d[:, 0], budget, settings)
+    pairs = np.empty(replicates, dtype=np.int64)
+    step = max(1, CHUNK // most)
+    for start in range(0, replicates, step):
+        rows = slice(start, min(replicates, start + step))
+        d = paired_noise(noise, (rows.stop - rows.start) * most, MAX_PAIRS, rng).reshape(-1, most, MAX_PAIRS)
+        pairs[rows] = pairs_per_process(d[:, 0, :PILOT_PAIRS], budget, settings)
         for k in np.unique(pairs[rows]):
             chosen = pairs[rows] == k
             x[rows][chosen] = hodges_lehmann(d[chosen, :, :k])
             se[rows][chosen] = trimmed_se(d[chosen, :, :k])[0]
-            p_max[rows][chosen] = processes_in_budget(budget.start_s, budget.pair_s, int(k), budget.total_s)
-    return Sequences(x, se, pairs, p_max, budget.start_s + pairs * budget.pair_s)
+    return Sequences(x, se, pairs, processes_in_budget(pairs, budget), process_seconds(pairs, budget))
 
 
-def choose_pairs(first_process: FloatArray, budget: Budget, settings: RuleSettings) -> IntArray:
-    """K of every sequence from the first process, shape (R, >= 6) to (R,)."""
-    sd = trimmed_se(first_process[:, :PILOT_PAIRS])[0] * np.sqrt(PILOT_PAIRS)
-    return optimal_pairs(sd, budget.start_s, budget.pair_s, budget.total_s, settings.tau0_log_pct)
+def process_seconds(pairs: IntArray, budget: Budget) -> FloatArray:
+    """What one process of K pairs costs, seconds."""
+    return np.asarray(budget.start_s + pairs * budget.pair_s, dtype=np.float64)
 
 
 def rule_rates(
@@ -210,8 +198,13 @@ def rule_rates(
     if spread is not None:
         x = x + spread
     win, no_win, stopped_at = run_rule(x, sequences, settings)
-    share = [100 * float(said.mean()) for said in (win, no_win, ~(win | no_win))]
-    return Rates(*share, float(stopped_at.mean()), float((stopped_at * sequences.process_s).mean()))
+    return Rates(
+        win=100 * float(win.mean()),
+        no_win=100 * float(no_win.mean()),
+        inconclusive=100 * float((~(win | no_win)).mean()),
+        processes=float(stopped_at.mean()),
+        seconds=float((stopped_at * sequences.process_s).mean()),
+    )
 
 
 def run_rule(x: FloatArray, sequences: Sequences, settings: RuleSettings) -> tuple[BoolArray, BoolArray, IntArray]:

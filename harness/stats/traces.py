@@ -10,8 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.stats.estimators import hodges_lehmann, trimmed_se
-from harness.stats.rule import MAX_PAIRS, MIN_PAIRS, P_CAP, RuleSettings, processes_in_budget
-from harness.stats.simulate import Budget, Sequences, choose_pairs
+from harness.stats.rule import (
+    MIN_PAIRS,
+    P_CAP,
+    PILOT_PAIRS,
+    Budget,
+    RuleSettings,
+    pairs_per_process,
+    processes_in_budget,
+)
+from harness.stats.simulate import Sequences, process_seconds
 from harness.stats.units import FloatArray, log_ratios
 
 
@@ -67,18 +75,17 @@ def resample(
         total_s, float(np.median([t.start_s for t in traces])), float(np.median([t.pair_s for t in traces]))
     )
     if pairs is None:
-        pairs_by_trace = np.minimum(choose_pairs(d, budget, settings), min(shortest, MAX_PAIRS))
+        pairs_by_trace = np.minimum(pairs_per_process(d[:, :PILOT_PAIRS], budget, settings), shortest)
     else:
         pairs_by_trace = np.full(len(traces), pairs)
 
     drawn = rng.integers(0, len(traces), (replicates, P_CAP))
     swapped = np.where(rng.random((replicates, P_CAP)) < 0.5, -1.0, 1.0)
     k = pairs_by_trace[drawn[:, 0]]
-    x, se, p_max = np.empty((replicates, P_CAP)), np.empty((replicates, P_CAP)), np.full(replicates, P_CAP)
+    x, se = np.empty((replicates, P_CAP)), np.empty((replicates, P_CAP))
     for value in np.unique(k):
         rows = k == value
         x[rows] = swapped[rows] * hodges_lehmann(d[:, :value])[drawn[rows]]
         se[rows] = trimmed_se(d[:, :value])[0][drawn[rows]]
-        if pairs is None:
-            p_max[rows] = processes_in_budget(budget.start_s, budget.pair_s, int(value), total_s)
-    return Sequences(x, se, k, p_max, budget.start_s + k * budget.pair_s)
+    p_max = processes_in_budget(k, budget) if pairs is None else np.full(replicates, P_CAP)
+    return Sequences(x, se, k, p_max, process_seconds(k, budget))
