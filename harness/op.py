@@ -112,7 +112,7 @@ class Device:
     """CUDA compute capability; (0, 0) on a CPU."""
     sm_count: int
     l2_bytes: int
-    """L2 of a GPU, last-level cache of a CPU."""
+    """Level-2 cache: the GPU's, or one CPU core's."""
     memory_bytes: int
 
 

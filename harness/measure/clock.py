@@ -114,6 +114,11 @@ class ArmSets:
         tensors = [tensor for args in self.sets for tensor in tensors_of(args).values()]
         return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
+    def keep_as_pristine(self) -> None:
+        """Take the first set's present values as what `restore` writes."""
+        for name, pristine in self._pristine.items():
+            pristine.copy_(self.sets[0][name])
+
     def restore(self) -> None:
         """Write the pristine values of mutated arguments back into every set."""
         for name, pristine in self._pristine.items():

@@ -7,12 +7,11 @@ The profile is also the independent clock: CUPTI's kernel durations beside ours.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
-
 
 PROFILED_CALLS = 5
 """Calls in one profile."""
@@ -31,7 +30,7 @@ class Profile:
     """Distinct CUDA streams the kernels ran on; 0 on a CPU."""
 
 
-def profiled(calls: list[Callable[[], object]], device_type: str, synchronize: Callable[[], None]) -> Profile:
+def profiled(calls: Sequence[Callable[[], object]], device_type: str, synchronize: Callable[[], None]) -> Profile:
     """Profile the calls one after another (pass one per rotating set, so that they are as cold as the samples)."""
     activities = [ProfilerActivity.CUDA, ProfilerActivity.CPU] if device_type == "cuda" else [ProfilerActivity.CPU]
     synchronize()
@@ -42,7 +41,7 @@ def profiled(calls: list[Callable[[], object]], device_type: str, synchronize: C
     names: dict[str, None] = {}
     launches, nanoseconds, streams = 0, 0, set()
     for event in trace.profiler.kineto_results.events():
-        on_gpu = event.device_type() == torch.autograd.DeviceType.CUDA
+        on_gpu = event.device_type() == DeviceType.CUDA
         if device_type == "cuda" and on_gpu:
             names[event.name()] = None
             launches += 1

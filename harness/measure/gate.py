@@ -47,7 +47,7 @@ def same_strided_copy(tensor: Tensor) -> Tensor:
     """A copy in storage of its own with the same strides, gaps included (`clone` would close them)."""
     storage = tensor.untyped_storage().clone()
     copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    return copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())  # type: ignore[call-overload, no-any-return]
+    return copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def copied_args(args: Args) -> Args:
@@ -179,6 +179,14 @@ class ArmGate:
         self.variants.append(label)
         if reason:
             self.reason = f"{label}: {reason}"
+
+    def judge(self, outputs: tuple[Tensor, ...], reference: Reference) -> None:
+        """Judge outputs that the timed path left behind."""
+        self.variants.append(f"{reference.variant}")
+        self.reason = self.gate.compare(self.arm, self.plain, outputs, reference)
+        self.bit_exact = self.plain.bit_exact
+        if not self.reason and self.arm.contract is Contract.BIT_EXACT and not self.bit_exact:
+            self.reason = f"claims bit_exact, but {self.plain.max_ulp} ULP from native"
 
     def _run(self, reference: Reference, *, first: bool) -> str:
         arm, gate = self.arm, self.gate

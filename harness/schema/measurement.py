@@ -143,7 +143,7 @@ class ArmRecord(Record):
 
 
 class TelemetryRecord(Record):
-    """NVML over the timed part; all zero and `available=False` on a CPU."""
+    """What the watcher saw over the timed part; the GPU's figures are zero on a CPU."""
 
     available: bool
     polls: int = 0
@@ -154,6 +154,8 @@ class TelemetryRecord(Record):
     temperature_c_max: Finite = 0.0
     throttle_reasons: tuple[str, ...] = ()
     foreign_pids: tuple[int, ...] = ()
+    foreign_cpu_share_max: Finite = 0.0
+    """Largest share of all cores that other processes kept busy between two polls; watched on a CPU."""
     blocks_void: int = 0
     """Blocks thrown away and measured again for a foreign process or a throttle, before their times were read."""
 

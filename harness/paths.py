@@ -1,0 +1,9 @@
+"""Where things lie below the project's root."""
+
+from pathlib import Path
+
+
+def project_root() -> Path:
+    """The folder that holds `shapes/`: the working folder where it does, else the checkout this package is in."""
+    here = Path.cwd()
+    return here if (here / "shapes").is_dir() else Path(__file__).resolve().parent.parent
