@@ -1,0 +1,79 @@
+# Everything a newcomer types. `make help` lists it; options are variables on the command line or in the environment.
+
+OP ?= groupnorm_silu
+ARGS ?=
+PYTEST_ARGS ?=
+PIP_ARGS ?=
+PY ?= 3.12
+PLATFORM ?= manylinux_2_28_x86_64
+PACKAGES ?=
+
+.DEFAULT_GOAL := help
+.PHONY: bench test test-full test-defences calibrate verify lint providers wheelhouse help preflight
+
+comma := ,
+
+# PYTHON=python3 uses that interpreter as it is and installs nothing. Without it, .venv is made and kept up to date.
+ifdef PYTHON
+  RUN := PYTHONPATH=$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PYTHON)
+  READY := preflight
+else
+  BASE_PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11; do \
+    $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+  DEVICE := $(if $(shell nvidia-smi -L 2>/dev/null | grep GPU),gpu,cpu)
+  EXTRAS := dev$(if $(filter gpu,$(DEVICE)),$(comma)cuda)
+  RUN := .venv/bin/python
+  READY := .venv/installed-$(DEVICE)
+endif
+
+# Set-up tools need the standard library and pip alone, so they do not wait for .venv.
+PLAIN := $(or $(PYTHON),$(wildcard .venv/bin/python),$(BASE_PYTHON),python3)
+
+bench: $(READY)  ## measure OP from manifest to verdict (ARGS: options of `harness bench`)
+	$(RUN) -m harness bench $(OP) $(ARGS)
+
+test: $(READY)  ## the test suite, no GPU needed
+	$(RUN) -m pytest -q -m "not slow" $(PYTEST_ARGS)
+
+test-full: $(READY)  ## the suite with its slow matrix
+	$(RUN) -m pytest -q $(PYTEST_ARGS)
+
+test-defences: $(READY)  ## switch each defence off in turn and see its test go red
+	$(RUN) -m tests.defences
+
+calibrate: $(READY)  ## re-simulate the decision rule in full, writes reports/calibration.md
+	$(RUN) -m harness.calibrate
+
+verify: $(READY)  ## recompute every verdict from results/ and compare it with reports/
+	$(RUN) -m harness verify
+
+lint: $(READY)  ## ruff and mypy
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy
+
+providers:  ## fetch the upstream packages into .providers/ (PACKAGES: only these)
+	$(PLAIN) -m harness.provision.providers $(PACKAGES)
+
+wheelhouse:  ## wheels for an offline host into .wheelhouse/ (PY, PLATFORM, PACKAGES)
+	$(PLAIN) -m harness.provision.wheelhouse --python $(PY) --platform $(PLATFORM) $(PACKAGES)
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo "  PYTHON=python3 make ... uses that interpreter as it is and installs nothing"
+	@echo "  PIP_ARGS='...'          more options for pip, e.g. an index of CPU-only torch wheels"
+
+preflight:
+	@$(call new_enough,$(PYTHON))
+	@$(RUN) -m harness.provision.preflight use
+
+.venv/installed-%: pyproject.toml constraints-%.txt
+	@$(call new_enough,$(or $(BASE_PYTHON),python3))
+	@$(BASE_PYTHON) -m harness.provision.preflight venv
+	test -x .venv/bin/python || $(BASE_PYTHON) -m venv .venv
+	.venv/bin/python -m pip install --disable-pip-version-check $(PIP_ARGS) -c constraints-$*.txt -e '.[$(EXTRAS)]'
+	@rm -f .venv/installed-*
+	@touch $@
+
+new_enough = $(1) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+  echo "error: Python 3.11 or newer is needed and $(1) is not one: install it, or name one with BASE_PYTHON= (for .venv) or PYTHON= (as it is)" >&2; exit 1; }

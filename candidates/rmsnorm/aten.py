@@ -1,0 +1,21 @@
+"""PyTorch's own fused RMSNorm, `torch.nn.functional.rms_norm`, called eagerly."""
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from candidates._providers.guards import on_gpu
+from harness.op import TORCH, candidate
+from harness.schema.vocabulary import Contract, Kind
+
+
+@candidate(
+    op="rmsnorm",
+    kind=Kind.CUDA,
+    provider=TORCH,
+    kernels=("vectorized_layer_norm_kernel|LayerNormForwardCUDAKernel",),
+    contract=Contract.TOLERANCE,
+    guard=on_gpu,
+)
+def fused_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x (..., D), weight (D,). Copies an x that is not contiguous; that copy is timed."""
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)

@@ -1,0 +1,126 @@
+"""sglang's RMSNorms: three in Triton and two in CUDA that are compiled on first use."""
+
+import torch
+from torch import Tensor
+
+from candidates._providers import sglang
+from candidates._providers.guards import (
+    all_of,
+    contiguous,
+    half_precision,
+    matrix,
+    one_matrix,
+    row_bytes_at_most,
+    row_elements_at_most,
+    spans_less_than,
+)
+from harness.op import Device, candidate
+from harness.schema.case import Case
+from harness.schema.vocabulary import Contract, Kind
+
+_NORM_TRITON = "ops.diffusion.norm.norm_triton"
+_NORM_JIT = "ops.layernorm.norm"
+_row_kernel = all_of(one_matrix, row_bytes_at_most(1 << 16), spans_less_than(1 << 31))
+
+
+@candidate(
+    op="rmsnorm",
+    kind=Kind.TRITON,
+    provider=sglang.PROVIDER,
+    kernels=("_layer_norm_fwd_1pass_kernel",),
+    contract=Contract.TOLERANCE,
+    guard=_row_kernel,
+)
+def rms_norm_fn(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x (..., D), weight (D,). The kernel came from flash-attention; tuned once per D."""
+    y: Tensor = sglang.function(_NORM_TRITON, "rms_norm_fn")(matrix(x), weight, None, eps=eps)
+    return y.view(x.shape)
+
+
+@candidate(
+    op="rmsnorm",
+    kind=Kind.TRITON,
+    provider=sglang.PROVIDER,
+    kernels=("_layer_norm_fwd_1pass_kernel",),
+    contract=Contract.TOLERANCE,
+    guard=_row_kernel,
+    context="residual_add",
+    name="rms_norm_fn_residual",
+)
+def rms_norm_fn_residual(x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> tuple[Tensor, Tensor]:
+    """x and residual (..., D), weight (D,); normalises the fp32 sum and returns it rounded beside the norm."""
+    run = sglang.function(_NORM_TRITON, "rms_norm_fn")
+    y, summed = run(matrix(x), weight, None, residual=matrix(residual), eps=eps)
+    return y.view(x.shape), summed.view(x.shape)
+
+
+@candidate(
+    op="rmsnorm",
+    kind=Kind.TRITON,
+    provider=sglang.PROVIDER,
+    kernels=("_norm_infer_kernel",),
+    contract=Contract.TOLERANCE,
+    guard=_row_kernel,
+)
+def norm_infer(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x (..., D), weight (D,). Copies a sliced x to contiguous; that copy is timed."""
+    y: Tensor = sglang.function(_NORM_TRITON, "norm_infer")(matrix(x), weight, None, eps, is_rms_norm=True)
+    return y.view(x.shape)
+
+
+@candidate(
+    op="rmsnorm",
+    kind=Kind.TRITON,
+    provider=sglang.PROVIDER,
+    kernels=("_rms_norm_tiled_onepass",),
+    contract=Contract.TOLERANCE,
+    guard=all_of(one_matrix, row_elements_at_most(128), spans_less_than(1 << 31)),
+)
+def triton_one_pass_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x (..., D), weight (D,). Compiles anew for every number of rows; copies a sliced x, and that copy is timed."""
+    run = sglang.function("ops.diffusion.norm.rmsnorm_onepass_triton", "triton_one_pass_rms_norm")
+    y: Tensor = run(matrix(x), weight, eps)
+    return y.view(x.shape)
+
+
+def _jit_widths(case: Case, device: Device) -> str | None:
+    D = case.shape[-1]
+    if D in (64, 128, 256) or (256 < D <= 8192 and D % 256 == 0) or (8192 < D <= 16384 and D % 512 == 0):
+        return None
+    return f"D={D}: takes 64, 128, multiples of 256 up to 8192 and of 512 up to 16384"
+
+
+@candidate(
+    op="rmsnorm",
+    kind=Kind.CUDA,
+    provider=sglang.JIT_PROVIDER,
+    kernels=("rmsnorm_(warp|cta)",),
+    contract=Contract.TOLERANCE,
+    guard=all_of(half_precision, one_matrix, _jit_widths),
+)
+def jit_rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x (..., D), weight (D,) of x's dtype. One build per D and dtype."""
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    sglang.function(_NORM_JIT, "rmsnorm")(matrix(x), weight, matrix(y), eps)
+    return y
+
+
+def _jit_fused_widths(case: Case, device: Device) -> str | None:
+    D = case.shape[-1]
+    return None if D % 16 == 0 and D <= 8192 else f"D={D}: takes multiples of 16 up to 8192"
+
+
+@candidate(
+    op="rmsnorm",
+    kind=Kind.CUDA,
+    provider=sglang.JIT_PROVIDER,
+    kernels=("fused_add_rmsnorm_reg_kernel",),
+    contract=Contract.TOLERANCE,
+    guard=all_of(half_precision, contiguous, _jit_fused_widths),
+    context="residual_add",
+    mutates=("x", "residual"),
+    returns=("x", "residual"),
+)
+def jit_fused_add_rmsnorm(x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> None:
+    """x and residual (..., D), weight (D,), one dtype. In place: x becomes the norm, residual the sum."""
+    sglang.function(_NORM_JIT, "fused_add_rmsnorm")(matrix(x), matrix(residual), weight, eps)
