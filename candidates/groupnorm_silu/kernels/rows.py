@@ -1,0 +1,145 @@
+"""GroupNorm+SiLU kernels for channels-last activations: rows of C adjacent channels, read and written as found.
+
+A tile is (BR rows, BC channels), BC = GB groups of CGP columns; CGP is the group's channels rounded up to a power of
+two. Row offsets are int64.
+"""
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from candidates.groupnorm_silu.kernels.tiles import merge_lanes, normalise_silu
+
+
+@triton.jit
+def _columns(block, C, G, CG: tl.constexpr, CGP: tl.constexpr, GB: tl.constexpr):
+    """Channel of each column of channel block `block`, and whether there is one, (GB * CGP,)."""
+    column = tl.arange(0, GB * CGP)
+    if CG == CGP:
+        channel = block * (GB * CGP) + column
+        return channel, channel < C
+    group = block * GB + column // CGP
+    within = column % CGP
+    return group * CG + within, (group < G) & (within < CG)
+
+
+@triton.jit
+def _row_offset(row, H, W, s_t, s_h, s_w, SINGLE_STRIDE: tl.constexpr):
+    """Element offset of each row of channels; with SINGLE_STRIDE rows are s_w apart."""
+    if SINGLE_STRIDE:
+        return row.to(tl.int64) * s_w
+    line = row // W
+    frame = line // H
+    return frame.to(tl.int64) * s_t + (line - frame * H).to(tl.int64) * s_h + (row - line * W).to(tl.int64) * s_w
+
+
+@triton.jit
+def groupnorm_silu_rows_stats(
+    x_ptr, mean_ptr, m2_ptr, chunks, chunk, blocks, C, G, S, H, W, x_n, x_t, x_h, x_w,
+    CG: tl.constexpr, CGP: tl.constexpr, GB: tl.constexpr, BR: tl.constexpr, UNROLL: tl.constexpr,
+    SINGLE_STRIDE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Partial mean and M2 of GB groups over one chunk of rows; partials are (N * G, chunks)."""
+    if PDL:
+        gdc_launch_dependents()
+    # last rows first, so that the apply pass starts with what L2 saw last
+    pid = tl.num_programs(0) - 1 - tl.program_id(0)
+    block = pid % blocks
+    k = (pid // blocks) % chunks
+    n = pid // (blocks * chunks)
+    channel, channel_valid = _columns(block, C, G, CG, CGP, GB)
+    x_ptr += n.to(tl.int64) * x_n + channel[None, :]
+    begin = k * chunk
+    end = tl.minimum(begin + chunk, S)
+
+    rows = tl.arange(0, BR)
+    row = begin + rows
+    valid = (row < end)[:, None] & channel_valid[None, :]
+    offset = _row_offset(row, H, W, x_t, x_h, x_w, SINGLE_STRIDE)
+    first = tl.load(x_ptr + offset[:, None], mask=valid, other=0.0).to(tl.float32)
+    s1 = tl.zeros((BR, GB * CGP), tl.float32)
+    s2 = tl.zeros((BR, GB * CGP), tl.float32)
+    start = begin + BR
+    while start < end:
+        for u in tl.static_range(UNROLL):
+            r = start + u * BR + rows
+            valid = (r < end)[:, None] & channel_valid[None, :]
+            o = _row_offset(r, H, W, x_t, x_h, x_w, SINGLE_STRIDE)
+            x = tl.load(x_ptr + o[:, None], mask=valid, other=0.0).to(tl.float32)
+            d = tl.where(valid, x - first, 0.0)
+            s1 += d
+            s2 += d * d
+        start += BR * UNROLL
+    tiles = tl.maximum((end - row + BR - 1) // BR, 0).to(tl.float32)[:, None]
+    tiles = tl.where(channel_valid[None, :], tiles, 0.0)
+    lane_mean, lane_m2 = merge_lanes(first, s1, s2, tiles)
+    inverse = 1.0 / tl.maximum((end - begin) * CG, 1).to(tl.float32)
+    mean = tl.sum(tl.reshape(tl.sum(lane_mean * tiles, 0), (GB, CGP)), 1) * inverse
+    channel_mean = tl.reshape(tl.broadcast_to(mean[:, None], (GB, CGP)), (GB * CGP,))
+    delta = lane_mean - channel_mean[None, :]
+    m2 = tl.sum(tl.reshape(tl.sum(lane_m2 + tiles * delta * delta, 0), (GB, CGP)), 1)
+    group = block * GB + tl.arange(0, GB)
+    slot = (n * G + group).to(tl.int64) * chunks + k
+    tl.store(mean_ptr + slot, mean, mask=group < G)
+    tl.store(m2_ptr + slot, m2, mask=group < G)
+
+
+@triton.jit
+def _merge_groups(
+    mean_ptr, m2_ptr, group, n, G, chunks, chunk, S, CG: tl.constexpr, GB: tl.constexpr, CHUNKS_PAD: tl.constexpr
+):
+    """Mean and population variance of GB groups, (GB,), from their (GB, chunks) partials."""
+    k = tl.arange(0, CHUNKS_PAD)[None, :]
+    valid = (group < G)[:, None] & (k < chunks)
+    slot = (n * G + group).to(tl.int64)[:, None] * chunks + k
+    mean_k = tl.load(mean_ptr + slot, mask=valid, other=0.0, cache_modifier=".cg")
+    m2_k = tl.load(m2_ptr + slot, mask=valid, other=0.0, cache_modifier=".cg")
+    rows_k = tl.maximum(tl.minimum(S - k * chunk, chunk), 0)
+    count_k = tl.where(valid, rows_k * CG, 0).to(tl.float32)
+    inverse = 1.0 / (tl.cast(S, tl.float32) * CG)
+    mean = tl.sum(mean_k * count_k, 1) * inverse
+    delta = mean_k - mean[:, None]
+    return mean, tl.sum(m2_k + count_k * delta * delta, 1) * inverse
+
+
+@triton.jit
+def groupnorm_silu_rows_apply(
+    x_ptr, weight_ptr, bias_ptr, out_ptr, mean_ptr, m2_ptr, eps, chunks, chunk, spans, span, blocks, C, G, S, H, W,
+    x_n, x_t, x_h, x_w, o_n, o_t, o_h, o_w,
+    CG: tl.constexpr, CGP: tl.constexpr, GB: tl.constexpr, BR: tl.constexpr, CHUNKS_PAD: tl.constexpr,
+    SINGLE_STRIDE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """`span` rows of GB groups, normalised with the merged partials; grid (N * spans * blocks,)."""
+    pid = tl.program_id(0)
+    block = pid % blocks
+    n = pid // (blocks * spans)
+    begin = ((pid // blocks) % spans) * span
+    end = tl.minimum(begin + span, S)
+    channel, channel_valid = _columns(block, C, G, CG, CGP, GB)
+    x_ptr += n.to(tl.int64) * x_n + channel[None, :]
+    out_ptr += n.to(tl.int64) * o_n + channel[None, :]
+    weight = tl.load(weight_ptr + channel, mask=channel_valid, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + channel, mask=channel_valid, other=0.0).to(tl.float32)
+    rows = tl.arange(0, BR)
+    # x does not come from the statistics kernel, so its first tile may be read before that has ended
+    row = begin + rows
+    valid = (row < end)[:, None] & channel_valid[None, :]
+    x = tl.load(x_ptr + _row_offset(row, H, W, x_t, x_h, x_w, SINGLE_STRIDE)[:, None], mask=valid, other=0.0)
+    if PDL:
+        gdc_wait()
+    group = block * GB + tl.arange(0, GB)
+    mean, variance = _merge_groups(mean_ptr, m2_ptr, group, n, G, chunks, chunk, S, CG, GB, CHUNKS_PAD)
+    rstd = tl.rsqrt(variance + eps)
+    scale = weight * tl.reshape(tl.broadcast_to(rstd[:, None], (GB, CGP)), (GB * CGP,))
+    mean = tl.reshape(tl.broadcast_to(mean[:, None], (GB, CGP)), (GB * CGP,))
+    while begin < end:
+        y = normalise_silu(x.to(tl.float32), mean[None, :], scale[None, :], bias[None, :])
+        row = begin + rows
+        valid = (row < end)[:, None] & channel_valid[None, :]
+        o = _row_offset(row, H, W, o_t, o_h, o_w, SINGLE_STRIDE)
+        following = row + BR
+        next_valid = (following < end)[:, None] & channel_valid[None, :]
+        next_offset = _row_offset(following, H, W, x_t, x_h, x_w, SINGLE_STRIDE)
+        x = tl.load(x_ptr + next_offset[:, None], mask=next_valid, other=0.0, eviction_policy="evict_first")
+        tl.store(out_ptr + o[:, None], y.to(out_ptr.dtype.element_ty), mask=valid, eviction_policy="evict_first")
+        begin += BR

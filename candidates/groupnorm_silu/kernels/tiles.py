@@ -1,0 +1,38 @@
+"""Triton building blocks shared by the GroupNorm+SiLU kernels: statistics that merge, and the pointwise part.
+
+Variance is never a difference of large sums: every lane accumulates around its own first value, and lanes, chunks and
+groups merge by Chan, Golub, LeVeque 1979 (M2 = sum M2_i + sum n_i (mean_i - mean)^2).
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def merge_lanes(first, s1, s2, count):
+    """Mean and M2 of each lane from sums around its first value; count = elements the lane saw (0 allowed)."""
+    inverse = 1.0 / tl.maximum(count, 1.0)
+    return first + s1 * inverse, tl.maximum(s2 - s1 * s1 * inverse, 0.0)
+
+
+@triton.jit
+def merge_chunks(mean_ptr, m2_ptr, chunks, chunk, total, CHUNKS_PAD: tl.constexpr):
+    """Mean and population variance of one group from its chunks' partials; every chunk but the last holds `chunk`."""
+    k = tl.arange(0, CHUNKS_PAD)
+    valid = k < chunks
+    # .cg: written by other SMs, so L1 must not answer
+    mean_k = tl.load(mean_ptr + k, mask=valid, other=0.0, cache_modifier=".cg")
+    m2_k = tl.load(m2_ptr + k, mask=valid, other=0.0, cache_modifier=".cg")
+    count_k = tl.where(valid, tl.minimum(total - k.to(tl.int64) * chunk, chunk), 0).to(tl.float32)
+    count_k = tl.maximum(count_k, 0.0)
+    inverse = 1.0 / total.to(tl.float32)
+    mean = tl.sum(mean_k * count_k) * inverse
+    delta = mean_k - mean
+    return mean, tl.sum(m2_k + count_k * delta * delta) * inverse
+
+
+@triton.jit
+def normalise_silu(x, mean, scale, bias):
+    """SiLU((x - mean) * scale + bias) in fp32, scale = weight / sqrt(variance + eps)."""
+    y = (x - mean) * scale + bias
+    return y / (1.0 + tl.exp(-y))

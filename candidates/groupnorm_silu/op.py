@@ -1,0 +1,101 @@
+"""GroupNorm followed by SiLU, the pair in front of every convolution of an SD-family VAE's residual blocks."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from harness.op import Args, Context, Draw, Impl, Op
+from harness.schema.case import Case, Layout
+
+
+def native(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Tensor:
+    """SiLU(GroupNorm(x)), as diffusers' residual blocks write it. x (N, C, ...), weight (C,), bias (C,)."""
+    return F.silu(F.group_norm(x, groups, weight, bias, eps))
+
+
+def fake(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Tensor:
+    """Like x, strides included: channels-last in, channels-last out."""
+    return torch.empty_like(x)
+
+
+def inputs(case: Case, draw: Draw) -> Args:
+    """x in the case's layout; weight about 1 and bias about 0, as in trained checkpoints."""
+    channels = (case.dims["C"],)
+    return {
+        "x": draw.activation("x", case.shape, case.layout),
+        "weight": draw.weight("weight", channels, loc=1.0, scale=0.2),
+        "bias": draw.weight("bias", channels, scale=0.2),
+        "groups": case.params["groups"],
+        "eps": case.params["eps"],
+    }
+
+
+def bytes_moved(case: Case) -> int:
+    """x once in, y once out, weight and bias."""
+    return (2 * case.numel + 2 * case.dims["C"]) * case.dtype.bytes
+
+
+def check(case: Case) -> str | None:
+    """Channels must divide into groups, and channels-last needs spatial dims."""
+    channels, groups = case.dims["C"], case.params["groups"]
+    if not isinstance(groups, int) or groups < 1 or channels % groups:
+        return f"C={channels} does not divide into groups={groups}"
+    if len(case.dims) == 2 and case.layout is not Layout.CONTIGUOUS and case.layout is not Layout.SLICED:
+        return f"layout {case.layout} needs spatial dims, and (N, C) has none"
+    return None
+
+
+def _conv_inputs(case: Case, draw: Draw) -> Args:
+    args = inputs(case, draw)
+    channels, spatial_dims = case.dims["C"], len(case.dims) - 2
+    kernel = (3,) * spatial_dims
+    fan_in = channels * 3**spatial_dims
+    weight = draw.weight("conv_weight", (channels, channels, *kernel), scale=fan_in**-0.5)
+    memory_format = torch.channels_last if spatial_dims == 2 else torch.channels_last_3d
+    return args | {
+        "conv_weight": weight.contiguous(memory_format=memory_format),
+        "conv_bias": draw.weight("conv_bias", (channels,), scale=0.2),
+    }
+
+
+def _with_conv(impl: Impl) -> Impl:
+    def groupnorm_silu_conv(
+        x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float, conv_weight: Tensor, conv_bias: Tensor
+    ) -> Tensor:
+        y = impl(x=x, weight=weight, bias=bias, groups=groups, eps=eps)
+        if x.ndim == 4:
+            return F.conv2d(y, conv_weight, conv_bias, padding=1)
+        # HunyuanVideoCausalConv3d: no future frame is read, borders repeat
+        return F.conv3d(F.pad(y, (1, 1, 1, 1, 2, 0), mode="replicate"), conv_weight, conv_bias)
+
+    return groupnorm_silu_conv
+
+
+def _conv_bytes(case: Case) -> int:
+    channels, spatial_dims = case.dims["C"], len(case.dims) - 2
+    conv_elements = channels * channels * math.prod((3,) * spatial_dims) + channels
+    return bytes_moved(case) + conv_elements * case.dtype.bytes
+
+
+OP = Op(
+    id="groupnorm_silu",
+    dims=(("N", "C"), ("N", "C", "H", "W"), ("N", "C", "T", "H", "W")),
+    params={"groups": int, "eps": float},
+    native=native,
+    fake=fake,
+    inputs=inputs,
+    bytes_moved=bytes_moved,
+    check=check,
+    contexts=(
+        Context(
+            id="conv",
+            what="GroupNorm + SiLU -> 3x3 (causal 3x3x3) C->C convolution with channels-last weights, "
+            "the convolution's time in every arm",
+            inputs=_conv_inputs,
+            compose=_with_conv,
+            bytes_moved=_conv_bytes,
+        ),
+    ),
+)

@@ -1,0 +1,194 @@
+"""Which kernels to launch for an activation and with what sizes: pure arithmetic on shapes and strides, no torch."""
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+VECTOR_BYTES = 16
+SINGLE_MAX_ELEMENTS = 16384
+"""Largest group that one program keeps in registers."""
+
+
+class Path(StrEnum):
+    """The kernels that an activation goes through."""
+
+    SINGLE = "single"
+    """One launch, one program per group."""
+    TWO_PASS = "two_pass"
+    """Statistics, then apply; groups contiguous or strided."""
+    WAVES = "waves"
+    """One cooperative launch that takes as many groups at a time as L2 holds, so x comes from memory once."""
+    ROWS = "rows"
+    """Statistics, then apply, over rows of adjacent channels (channels-last)."""
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """An activation as (N, C, T, H, W), dims it lacks being 1; strides in elements, 0 for dims of size 1."""
+
+    sizes: tuple[int, int, int, int, int]
+    x_strides: tuple[int, int, int, int, int]
+    out_strides: tuple[int, int, int, int, int]
+    groups: int
+    itemsize: int
+
+    @property
+    def spatial(self) -> int:
+        """T * H * W."""
+        return math.prod(self.sizes[2:])
+
+    @property
+    def group_channels(self) -> int:
+        """Channels per group."""
+        return self.sizes[1] // self.groups
+
+    @property
+    def group_elements(self) -> int:
+        """Elements per group."""
+        return self.group_channels * self.spatial
+
+    @property
+    def dense(self) -> bool:
+        """Whether each group is one run of memory in logical order, in x and out."""
+        _, _, _, h, w = self.sizes
+        wanted = (self.spatial, h * w, w, 1)
+        return all(
+            stride == want
+            for strides in (self.x_strides, self.out_strides)
+            for size, stride, want in zip(self.sizes[1:], strides[1:], wanted, strict=True)
+            if size > 1
+        )
+
+    @property
+    def row_strides(self) -> tuple[int, int] | None:
+        """Distance of one spatial position to the next, in x and out, where that is one number; else None."""
+        found = []
+        for strides in (self.x_strides, self.out_strides):
+            step = None
+            span = 1
+            for size, stride in zip(self.sizes[:1:-1], strides[:1:-1], strict=True):
+                if size == 1:
+                    continue
+                step = stride if step is None else step
+                if stride != step * span:
+                    return None
+                span *= size
+            found.append(1 if step is None else step)
+        return found[0], found[1]
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether channels are adjacent in memory, in x and out, and there are positions to go over."""
+        return self.sizes[1] > 1 and self.spatial > 1 and self.x_strides[1] == 1 and self.out_strides[1] == 1
+
+    @property
+    def vector(self) -> int:
+        """Elements per access that share a channel and are adjacent in x and out."""
+        most = VECTOR_BYTES // self.itemsize
+        if self.dense:
+            return math.gcd(self.spatial, most)
+        if self.x_strides[4] == 1 and self.out_strides[4] == 1:
+            return math.gcd(self.sizes[4], most)
+        return 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Launch sizes. `chunks` pieces of `chunk` elements (rows, for ROWS) per group (per N, for ROWS) give partials."""
+
+    path: Path
+    warps: int
+    block: int
+    """Elements per tile of the statistics pass, or of the only pass."""
+    unroll: int = 1
+    chunk: int = 0
+    chunks: int = 0
+    apply_warps: int = 0
+    apply_block: int = 0
+    """Elements per tile of the apply pass."""
+    span: int = 0
+    """ROWS: rows per program of the apply pass."""
+    columns: int = 0
+    """ROWS: channels per tile, padding included."""
+    wave: int = 1
+    """WAVES: groups at a time."""
+    lag: int = 0
+    """WAVES: waves between a group's statistics and its apply pass."""
+
+
+def next_power_of_two(value: int) -> int:
+    """The least power of two that is not below `value` (1 for 0)."""
+    return 1 << max(value - 1, 0).bit_length()
+
+
+def ceil_div(value: int, by: int) -> int:
+    """value / by, rounded up."""
+    return -(-value // by)
+
+
+def _split(total: int, pieces: int, multiple: int) -> tuple[int, int]:
+    """Size and number of about `pieces` equal pieces, sizes rounded up to `multiple`."""
+    size = max(ceil_div(ceil_div(total, pieces), multiple) * multiple, multiple)
+    return size, ceil_div(total, size)
+
+
+def make_plan(geometry: Geometry, sm_count: int, l2_bytes: int, may_wait: bool) -> Plan:
+    """The launch sizes for an activation; `may_wait` allows kernels whose programs wait for one another."""
+    columns = next_power_of_two(geometry.group_channels)
+    if geometry.channels_last and columns <= 2048 and geometry.spatial <= 1 << 30:
+        return plan_rows(geometry, sm_count)
+    if geometry.group_elements <= SINGLE_MAX_ELEMENTS:
+        block = next_power_of_two(geometry.group_elements)
+        return Plan(Path.SINGLE, warps=min(max(block // 512, 1), 16), block=max(block, geometry.vector))
+    group_bytes = geometry.group_elements * geometry.itemsize
+    total_bytes = group_bytes * geometry.groups * geometry.sizes[0]
+    if may_wait and total_bytes > 0.6 * l2_bytes and group_bytes <= 0.6 * l2_bytes:
+        return plan_waves(geometry, sm_count, l2_bytes)
+    return plan_two_pass(geometry, sm_count)
+
+
+def plan_two_pass(geometry: Geometry, sm_count: int) -> Plan:
+    """About four statistics programs per SM, and apply programs of one tile."""
+    groups = geometry.sizes[0] * geometry.groups
+    chunk, chunks = _split(geometry.group_elements, max(ceil_div(4 * sm_count, groups), 1), 4096)
+    return Plan(
+        Path.TWO_PASS, warps=8, block=2048, unroll=4, chunk=chunk, chunks=chunks, apply_warps=8, apply_block=8192
+    )
+
+
+def plan_waves(geometry: Geometry, sm_count: int, l2_bytes: int) -> Plan:
+    """Two resident programs per SM, shared out over the groups of a wave."""
+    programs = 2 * sm_count
+    groups = geometry.sizes[0] * geometry.groups
+    group_bytes = geometry.group_elements * geometry.itemsize
+    wave = max(min(int(0.2 * l2_bytes) // group_bytes, groups, programs), 1)
+    lag = 1 if 2 * wave * group_bytes <= 0.7 * l2_bytes else 0
+    chunk, chunks = _split(geometry.group_elements, programs // wave, 64)
+    return Plan(
+        Path.WAVES, warps=16, block=4096, unroll=2, chunk=chunk, chunks=chunks, apply_block=8192, wave=wave, lag=lag
+    )
+
+
+def plan_rows(geometry: Geometry, sm_count: int) -> Plan:
+    """Column blocks of about 128 channels; as many row chunks as give two statistics programs per SM."""
+    group_columns = next_power_of_two(geometry.group_channels)
+    columns = max(group_columns, min(128, next_power_of_two(geometry.groups * group_columns)))
+    blocks = ceil_div(geometry.groups, columns // group_columns)
+    images = geometry.sizes[0]
+    block = max(2048, columns)
+    rows = block // columns
+    chunk, chunks = _split(geometry.spatial, max(2 * sm_count // (blocks * images), 1), rows)
+    apply_block = max(4096, columns)
+    span, _ = _split(geometry.spatial, max(8 * sm_count // (blocks * images), 1), apply_block // columns)
+    return Plan(
+        Path.ROWS,
+        warps=8,
+        block=block,
+        unroll=4,
+        chunk=chunk,
+        chunks=chunks,
+        apply_warps=8,
+        apply_block=apply_block,
+        span=span,
+        columns=columns,
+    )

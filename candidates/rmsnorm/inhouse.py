@@ -1,0 +1,38 @@
+"""Our own Triton kernels for RMSNorm, alone and after a residual add, as candidates."""
+
+import torch
+from torch import Tensor
+
+from candidates.rmsnorm.launch import residual_rmsnorm, rmsnorm
+from harness.op import INHOUSE, candidate
+from harness.schema.vocabulary import Contract, Kind
+
+
+@candidate(
+    op="rmsnorm",
+    kind=Kind.TRITON,
+    provider=INHOUSE,
+    kernels=(r"rmsnorm_(tile|long)",),
+    contract=Contract.TOLERANCE,
+)
+def triton_rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Rows held in registers, any strides."""
+    return rmsnorm(x, weight, eps)
+
+
+def _residual_fake(x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device), torch.empty_like(x)
+
+
+@candidate(
+    op="rmsnorm",
+    kind=Kind.TRITON,
+    provider=INHOUSE,
+    kernels=(r"rmsnorm_(tile|long)",),
+    contract=Contract.TOLERANCE,
+    context="residual_add",
+    fake=_residual_fake,
+)
+def triton_residual_rmsnorm(x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> tuple[Tensor, Tensor]:
+    """x and residual read once, the normed sum and the sum written once."""
+    return residual_rmsnorm(x, weight, eps, residual)
