@@ -6,6 +6,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 Param = bool | int | float | str
+DimName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=20)]
 Identifier = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.+-]*$", max_length=80)]
 Dim = Annotated[int, Field(strict=True, ge=1, le=2**31)]
 
@@ -45,7 +46,7 @@ class Confidence(StrEnum):
     QUOTED_CONFIG = "quoted-config"
     """Widths read in the checkpoint's config, token counts chosen by us."""
     DERIVED = "derived"
-    """Computed from a config and a token formula; `source` holds the formula."""
+    """Computed from a config; `formula` holds the arithmetic, `source` where its numbers stand."""
     QUOTED_PARTIAL = "quoted-partial"
     MEMORY = "memory"
     """Not read anywhere; may rank, never decides a row alone."""
@@ -57,26 +58,31 @@ class Case(BaseModel):
     `dims` are named in storage-independent (logical) order; an op says which orders it takes.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     id: Identifier
     """Unique in its manifest."""
     model: Identifier
     """The model that calls the op at this shape."""
-    dims: dict[str, Dim]
+    dims: Annotated[dict[DimName, Dim], Field(min_length=1)]
     """Name to size, in the order of the activation's logical shape."""
     params: dict[str, Param] = Field(default_factory=dict)
     """Arguments that are not sizes: eps, groups, ..."""
     dtype: Dtype
+    """Element type of the activation."""
     layout: Layout = Layout.CONTIGUOUS
+    """Strides of the activation."""
     calls: Annotated[int, Field(strict=True, ge=1)]
-    """Calls per step of the model (see `step`)."""
-    step: str
+    """Calls per step of the model (see `step`); they weight cases together only within one model and step."""
+    step: Annotated[str, Field(min_length=3, max_length=120)]
     """What one step is: `denoise step`, `decode of one 4x32x32 latent tile`, `decode token`."""
     source: Annotated[str, Field(min_length=10)]
     """Where the dims come from: file, PR or formula."""
     confidence: Confidence
-    rehearsal: dict[str, Dim]
+    """How the dims are known."""
+    formula: dict[DimName, str] = Field(default_factory=dict)
+    """Dim name to whole-number arithmetic (+ - * // and brackets) that must give the dim; needed when derived."""
+    rehearsal: dict[DimName, Dim]
     """Sizes of the small twin measured on a CPU, same names as `dims`."""
     contexts: tuple[Identifier, ...] = ()
     """Contexts (op with its neighbours) to measure this case in, beside the op alone."""
@@ -103,4 +109,5 @@ class Case(BaseModel):
 
     def rehearsed(self) -> "Case":
         """The small twin: the same case at its `rehearsal` sizes."""
-        return self.model_copy(update={"dims": {name: self.rehearsal[name] for name in self.dims}})
+        dims = {name: self.rehearsal[name] for name in self.dims}
+        return self.model_copy(update={"dims": dims, "formula": {}})

@@ -1,0 +1,115 @@
+"""A YAML file into a pydantic model, and every error of it into one sentence with file, line and fix."""
+
+import difflib
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from harness.errors import UserError
+from harness.schema import strict_yaml
+from harness.schema.strict_yaml import Document, Loc
+
+Model = TypeVar("Model", bound=BaseModel)
+Problem = tuple[Loc, str]
+"""Where in a file, and a sentence without its place."""
+
+_PLAIN = {
+    "model_type": "must be a mapping of `key: value`",
+    "dict_type": "must be a mapping of `key: value`",
+    "tuple_type": "must be a list",
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+}
+"""Requirements by pydantic's error type, where its own message is not for someone who edits YAML."""
+
+
+def load_model(path: Path, model: type[Model]) -> tuple[Model, Document]:
+    """Read one file as `model`; raises `UserError` with one line for each error, in the order of the file."""
+    document = strict_yaml.load(path)
+    try:
+        # the JSON mode: strict about types, and still takes an enum's text and a list for a tuple
+        return model.model_validate_json(json.dumps(document.data), strict=True), document
+    except ValidationError as error:
+        schema = model.model_json_schema()
+        found: dict[Loc, list[ErrorDetails]] = {}
+        for details in error.errors(include_url=False):
+            loc = details["loc"] if details["type"] == "missing" else document.known(details["loc"])
+            found.setdefault(loc, []).append(details)
+        problems = [(loc, _sentence(document, schema, loc, errors)) for loc, errors in found.items()]
+        raise UserError("\n".join(sentences(document, problems))) from error
+
+
+def sentences(document: Document, problems: Iterable[Problem]) -> list[str]:
+    """The problems as `file:line: sentence`, in the order of the file."""
+    in_order = sorted(problems, key=lambda problem: document.lines[document.known(problem[0])])
+    return [f"{document.place(loc)}: {sentence}" for loc, sentence in in_order]
+
+
+def name(document: Document, loc: Loc) -> str:
+    """`cases[<id>].dims.T`: the dotted name of a place, list items by their `id` where they have one."""
+    value: Any = document.data
+    dotted = ""
+    for part in loc:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            value = None
+        if isinstance(part, int):
+            label = value.get("id", part) if isinstance(value, dict) else part
+            dotted += f"[{label}]"
+        else:
+            dotted += f".{part}" if dotted else part
+    return dotted
+
+
+def _sentence(document: Document, schema: dict[str, Any], loc: Loc, errors: list[ErrorDetails]) -> str:
+    details = errors[0]
+    if details["type"] == "missing":
+        what = _node(schema, loc).get("description", "")
+        hint = " ".join(what.split("\n\n")[0].split()).rstrip(".").replace("`", "")
+        return f"`{name(document, loc)}` is missing; add it" + (f" ({hint})." if hint else ".")
+    if details["type"] == "extra_forbidden":
+        known = list(_node(schema, loc[:-1]).get("properties", {}))
+        close = difflib.get_close_matches(str(loc[-1]), known, n=1)
+        fix = f"did you mean `{close[0]}`?" if close else f"remove it; the keys here are {', '.join(known)}."
+        return f"`{name(document, loc)}` is not a known key; {fix}"
+    label = f"`{name(document, loc)}`" if loc else "the file"
+    if details["type"] == "value_error":
+        return f"{label}: {details['msg'].removeprefix('Value error, ')}"
+    return f"{label} is {_short(details['input'])} and {' or '.join(dict.fromkeys(map(_requirement, errors)))}."
+
+
+def _requirement(details: ErrorDetails) -> str:
+    plain = _PLAIN.get(details["type"])
+    return plain or re.sub(r"^\w+ should ", "must ", details["msg"]).rstrip(".")
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _node(schema: dict[str, Any], loc: Loc) -> dict[str, Any]:
+    """The part of a JSON Schema that describes `loc`, or an empty one."""
+    node = _resolved(schema, schema)
+    for part in loc:
+        inner = node.get("items") if isinstance(part, int) else node.get("properties", {}).get(part)
+        inner = inner or node.get("additionalProperties")
+        node = _resolved(schema, inner) if isinstance(inner, dict) else {}
+    return node
+
+
+def _resolved(schema: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    if "anyOf" in node:
+        node = node["anyOf"][0] | {key: value for key, value in node.items() if key != "anyOf"}
+    if "$ref" not in node:
+        return node
+    target: dict[str, Any] = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+    return target | {key: value for key, value in node.items() if key != "$ref"}
