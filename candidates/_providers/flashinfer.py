@@ -17,9 +17,9 @@ from harness.provision.packages import FLASHINFER
 
 def _missing() -> str | None:
     return (
-        unpacked.lacks_package(FLASHINFER, "flashinfer")
+        unpacked.lacks_gpu()
+        or unpacked.lacks_package(FLASHINFER, "flashinfer")
         or unpacked.lacks_modules(FLASHINFER, "tvm_ffi", "packaging", "pynvml", "tqdm", "requests")
-        or unpacked.lacks_gpu()
         or unpacked.lacks_toolchain(FLASHINFER)
     )
 

@@ -12,9 +12,9 @@ from harness.provision.packages import LIGER
 
 def _missing() -> str | None:
     return (
-        unpacked.lacks_package(LIGER, "liger_kernel")
+        unpacked.lacks_gpu()
+        or unpacked.lacks_package(LIGER, "liger_kernel")
         or unpacked.lacks_modules(LIGER, "packaging")
-        or unpacked.lacks_gpu()
     )
 
 

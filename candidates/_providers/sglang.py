@@ -29,9 +29,9 @@ _AMD_ARCHITECTURES = ("gfx942", "gfx95", "gfx1250")
 
 def _missing() -> str | None:
     return (
-        unpacked.lacks_package(SGLANG, "sglang")
+        unpacked.lacks_gpu(_NO_FALLBACK)
+        or unpacked.lacks_package(SGLANG, "sglang")
         or unpacked.lacks_modules(SGLANG, "msgspec")
-        or unpacked.lacks_gpu(_NO_FALLBACK)
     )
 
 

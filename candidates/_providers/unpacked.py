@@ -61,7 +61,7 @@ def lacks_modules(package: Package, *names: str) -> str | None:
     absent = [name for name in names if not is_installed(name)]
     if not absent:
         return None
-    return f"{package.name} needs the Python modules {', '.join(absent)}: pip install them (see `make wheelhouse`)"
+    return f"{package.name} needs the Python modules {', '.join(absent)}: pip install them (offline: `make wheelhouse`)"
 
 
 def lacks_toolchain(package: Package) -> str | None:

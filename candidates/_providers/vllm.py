@@ -35,6 +35,8 @@ def library() -> Path | None:
 
 
 def _missing() -> str | None:
+    if gap := unpacked.lacks_gpu():
+        return gap
     path = library()
     if path is None:
         if unpacked.is_installed("vllm"):
@@ -42,7 +44,7 @@ def _missing() -> str | None:
         return unpacked.lacks_package(VLLM, "vllm")
     if not path.is_file():
         return f"{ENV_PATH}={path} is no file"
-    return unpacked.lacks_gpu()
+    return None
 
 
 def _version() -> str | None:

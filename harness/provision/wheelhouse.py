@@ -15,9 +15,9 @@ from harness.provision.providers import REPOSITORY
 
 ROOTS = ("pydantic", "typer", "rich", "jinja2", "filelock", "pyyaml", "nvidia-ml-py")
 """What the harness imports, without torch, triton and the numerical stack, which a host with its own torch has."""
-JIT = ("apache-tvm-ffi", "msgspec", "ninja")
-"""What kernels of flashinfer and sglang that are compiled on first use need."""
-NEEDED_BY_ROOTS = (
+FOR_PROVIDERS = ("apache-tvm-ffi", "msgspec", "ninja", "packaging", "tqdm", "requests")
+"""What sglang's and flashinfer's kernels import, and ninja, which builds those compiled on first use."""
+NEEDED_BY_THESE = (
     "pydantic-core",
     "annotated-types",
     "typing-inspection",
@@ -28,8 +28,12 @@ NEEDED_BY_ROOTS = (
     "mdurl",
     "pygments",
     "markupsafe",
+    "urllib3",
+    "certifi",
+    "idna",
+    "charset-normalizer",
 )
-DEFAULT = (*ROOTS, *NEEDED_BY_ROOTS, *JIT)
+DEFAULT = (*ROOTS, *FOR_PROVIDERS, *NEEDED_BY_THESE)
 
 
 def normalised(name: str) -> str:
@@ -96,7 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
     wheels = list(options.into.glob("*.whl"))
     size_mib = sum(wheel.stat().st_size for wheel in wheels) / 2**20
     print(f"{options.into}: {len(wheels)} wheels, {size_mib:.1f} MiB. On the host, beside a copy of the folder:")
-    names = " ".join(options.names or (*ROOTS, *JIT))
+    names = " ".join(options.names or (*ROOTS, *FOR_PROVIDERS))
     print(f"  python3 -m pip install --no-index --find-links {options.into.name} {names}")
     if failures:
         print(f"not collected: {', '.join(failures)}", file=sys.stderr)
