@@ -19,3 +19,7 @@ class ExitCode(IntEnum):
 
 class UserError(Exception):
     """One clear sentence for the user: what is wrong, where, and the fix. `harness` prints it and exits 2."""
+
+
+class UnfitError(Exception):
+    """Nothing can be measured on this machine now: one sentence says why. `harness` prints it and exits 5."""

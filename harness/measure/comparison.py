@@ -41,6 +41,7 @@ from harness.measure.gate import ArmGate, Gate, Reference, tensors_of
 from harness.measure.inputs import fingerprint
 from harness.measure.sampler import Budget, Samples, host_time_us, sample, warm_up
 from harness.op import Args, Candidate, Context, Device, Op
+from harness.protocol import Settings, Task
 from harness.schema.case import Case
 from harness.schema.manifest import Tolerance
 from harness.schema.measurement import (
@@ -50,7 +51,6 @@ from harness.schema.measurement import (
     GateRecord,
     Measurement,
     RooflineRecord,
-    Setting,
     TelemetryRecord,
 )
 from harness.schema.vocabulary import ArmStatus, Cache, Kind, Method, Role, RunStatus
@@ -98,33 +98,6 @@ class DeviceLostError(Exception):
         super().__init__(f"{arm}: {error}")
         self.arm = arm
         self.error = error
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the user can choose."""
-
-    seed: int = 20_260_101
-    seconds_per_arm: float = 2.0
-    cross_checks: bool = False
-    """Also time every arm with `triton.testing.do_bench`."""
-
-    def stored(self) -> dict[str, Setting]:
-        """As kept with a measurement."""
-        return {"seconds_per_arm": self.seconds_per_arm, "cross_checks": self.cross_checks}
-
-
-@dataclass(frozen=True)
-class Task:
-    """One comparison to make."""
-
-    case: Case
-    """As measured: the twin on a CPU."""
-    context: str | None
-    quarantined: Mapping[str, tuple[ArmStatus, str]] = field(default_factory=dict)
-    """Arms that killed a worker on this task, with what to record."""
-    only: frozenset[str] | None = None
-    """For finding the culprit: candidates to run, beside the baseline; None means all."""
 
 
 @dataclass
@@ -506,6 +479,8 @@ class _Run:
         timed = [state.timed for state in alive if state.timed is not None]
         baseline = next(i for i, state in enumerate(alive) if state.arm.role is Role.BASELINE)
         budget = Budget(self.c.settings.seconds_per_arm * len(alive))
+        if self.task.trial:
+            budget = Budget(0.0, min_blocks=2, max_blocks=2)
         self.c.link.begin("", *Phase.SAMPLE)
         warm_up(timed, baseline, sets.restore)
         samples = sample(
@@ -582,7 +557,7 @@ class _Run:
             rotated_bytes=self.rotation.bytes,
             compile_cache=self.c.compile_cache,
             seed=self.c.settings.seed,
-            settings=self.c.settings.stored(),
+            settings=self.c.settings.model_dump(exclude={"seed"}),
             input_fingerprints=self.fingerprints,
             orders=tuple(samples.orders) if samples else (),
             timed_arms=timed if samples else (),

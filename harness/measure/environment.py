@@ -73,7 +73,7 @@ def device_record(device_type: str) -> DeviceRecord:
 def environment_record(device_type: str, root: Path, op_id: str, tolerance: dict[str, float]) -> EnvironmentRecord:
     """What is installed and which sources run, for one op. `root` is the folder that holds `harness/`."""
     return EnvironmentRecord(
-        packages={name: version for name in PACKAGES if (version := _version(name))},
+        packages=packages(),
         python=platform.python_version(),
         driver=_driver_version() if device_type == "cuda" else "none",
         cuda=torch.version.cuda or "none",
@@ -82,6 +82,11 @@ def environment_record(device_type: str, root: Path, op_id: str, tolerance: dict
         op_sha256=op_sha256(root, op_id, tolerance),
         device=device_record(device_type),
     )
+
+
+def packages() -> dict[str, str]:
+    """Installed versions of PACKAGES."""
+    return {name: version for name in PACKAGES if (version := _version(name))}
 
 
 def _version(name: str) -> str | None:

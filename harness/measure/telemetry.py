@@ -137,14 +137,15 @@ class Watcher:
     def adopt_processes(self) -> None:
         """Take the processes now on the GPU for the worker's own, once its context exists.
 
-        In a container NVML reports the host's pids, so the worker cannot be told by its own pid. A GPU that is
-        already shared is refused before: see `strangers`.
+        In a container NVML reports the host's pids, so the worker cannot be told by its own pid; the caller refuses a
+        GPU with more than one process.
         """
         self._own_pids = self._look().pids
 
-    def strangers(self) -> frozenset[int]:
-        """Processes on the GPU before the worker made its context."""
-        return self._look().pids
+    @property
+    def processes(self) -> int:
+        """Compute processes on the GPU when they were adopted; 0 on a CPU."""
+        return len(self._own_pids)
 
     def void(self, start_s: float, stop_s: float) -> str:
         """Why a block in that span does not count, or ""."""

@@ -1,0 +1,253 @@
+"""The command line: the verbs, nothing else. Nothing here imports torch before a verb needs it.
+
+Exit codes: 0 done · 2 bad input, nothing run · 3 nothing selected · 4 measured, but some rows failed · 5 the machine
+cannot measure · 130 interrupted, what was measured is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from harness.errors import ExitCode, UserError
+from harness.paths import project_root
+
+if TYPE_CHECKING:
+    from harness.schema.manifest import Manifest
+    from harness.schema.verdict import Verdicts
+
+app = typer.Typer(
+    help=__doc__.split("\n\n")[1],
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+out = Console()
+err = Console(stderr=True)
+
+
+class DeviceChoice(StrEnum):
+    """Where to measure."""
+
+    AUTO = "auto"
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+def _manifest(op: str) -> Manifest:
+    from harness.schema.manifest import load_manifest
+
+    path = project_root() / "shapes" / f"{op}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml"))) or "none"
+        raise UserError(f"there is no manifest shapes/{op}.yaml; the ops with one are {known}.")
+    return load_manifest(path)
+
+
+def _verdicts() -> Verdicts:
+    from harness.report import recompute
+
+    return recompute(project_root())
+
+
+@app.command("list")
+def list_(
+    op: Annotated[str | None, typer.Argument(help="one op; all without it")] = None,
+    candidates: Annotated[list[str] | None, typer.Option(help="module or .py file with more candidates")] = None,
+) -> None:
+    """Ops and candidates: kind, contract, and whether each can run here."""
+    from harness import catalog
+
+    root = project_root()
+    for op_id in (op,) if op else catalog.op_ids(root):
+        entry = catalog.load(op_id, root, tuple(candidates or ()))
+        table = Table(title=op_id, title_justify="left", title_style="bold")
+        for column in ("candidate", "kind", "contract", "in context", "here"):
+            table.add_column(column)
+        for candidate in entry.candidates:
+            missing = candidate.provider.missing()
+            table.add_row(
+                candidate.id,
+                candidate.kind,
+                candidate.contract,
+                candidate.context or "",
+                f"[dim]not installed: {escape(missing)}[/]" if missing else "yes",
+            )
+        out.print(table)
+        for problem in entry.problems:
+            err.print(f"[yellow]problem[/] {escape(problem)}", highlight=False)
+
+
+@app.command()
+def check() -> None:
+    """Check every manifest, candidate and claim; one sentence for each thing that is wrong."""
+    from harness import catalog
+    from harness.schema.claims import check_rows, load_claims
+    from harness.schema.manifest import check_against_op
+
+    root = project_root()
+    problems: list[str] = []
+    manifests: dict[str, Manifest] = {}
+    for op_id in sorted({*catalog.op_ids(root), *(path.stem for path in (root / "shapes").glob("*.yaml"))}):
+        try:
+            manifests[op_id] = _manifest(op_id)
+            entry = catalog.load(op_id, root)
+        except UserError as error:
+            problems.append(str(error))
+            continue
+        problems += [*check_against_op(manifests[op_id], entry.op), *entry.problems]
+    try:
+        problems += check_rows(load_claims(root / "reports" / "claims.yaml"), manifests)
+    except UserError as error:
+        problems.append(str(error))
+    if problems:
+        raise UserError("\n".join(problems))
+    out.print(f"{len(manifests)} ops are in order", highlight=False)
+
+
+@app.command()
+def schema() -> None:
+    """JSON Schema of the shape manifests, for editors."""
+    from harness.schema.manifest import json_schema
+
+    print(json.dumps(json_schema(), indent=2))
+
+
+@app.command()
+def bench(
+    ops: Annotated[list[str], typer.Argument(help="ops to measure")],
+    case: Annotated[list[str] | None, typer.Option(help="only cases whose id matches this glob")] = None,
+    context: Annotated[str | None, typer.Option(help="only this context")] = None,
+    device: Annotated[DeviceChoice, typer.Option(help="auto: cuda where there is one")] = DeviceChoice.AUTO,
+    fresh: Annotated[bool, typer.Option("--fresh", help="measure again what results/ already holds")] = False,
+    seconds: Annotated[float, typer.Option(help="most seconds of sampling per arm and case", min=0.05, max=600)] = 2.0,
+    cross_checks: Annotated[
+        bool, typer.Option("--cross-checks", help="also time with do_bench and CUPTI, for comparison")
+    ] = False,
+    candidates: Annotated[list[str] | None, typer.Option(help="module or .py file with more candidates")] = None,
+) -> None:
+    """Measure ops, append to results/, refresh reports/. Resumes where the last run stopped."""
+    from harness import catalog, microbench
+    from harness.progress import LiveProgress
+    from harness.protocol import Settings
+    from harness.report import write_all
+    from harness.report.console import outcome_table
+    from harness.schema.manifest import check_against_op
+    from harness.store import Store
+
+    root = project_root()
+    manifests = {op: _manifest(op) for op in ops}
+    extra = tuple(candidates or ())
+    for op, manifest in manifests.items():
+        if problems := check_against_op(manifest, catalog.load(op, root, extra).op):
+            raise UserError("\n".join(problems))
+    device_type = _device_type(device)
+    selection = microbench.Selection(tuple(case or ()), context)
+    if not any(microbench.tasks_of(manifest, device_type, selection) for manifest in manifests.values()):
+        err.print("nothing selected: --case and --context together match no case", highlight=False)
+        raise typer.Exit(ExitCode.NOTHING_SELECTED)
+    failures: list[str] = []
+    try:
+        for op, manifest in manifests.items():
+            with LiveProgress(err, op) as progress:
+                outcome = microbench.bench(
+                    manifest,
+                    root,
+                    Store(root / "results"),
+                    device_type,
+                    selection=selection,
+                    settings=Settings(seconds_per_arm=seconds, cross_checks=cross_checks),
+                    extra=extra,
+                    fresh=fresh,
+                    progress=progress,
+                    on_measured=progress.measured,
+                    on_planned=progress.planned,
+                )
+            failures += outcome.failures
+            for problem in outcome.problems:
+                err.print(f"[yellow]problem[/] {escape(problem)}", highlight=False)
+    finally:
+        # Also after Ctrl-C: what is stored is decided and printed.
+        verdicts = _verdicts()
+        write_all(verdicts, root / "reports")
+        for op in ops:
+            out.print(outcome_table(verdicts, op, device_type))
+    for failure in failures:
+        err.print(f"[red]failed[/] {escape(failure)}", highlight=False)
+    if failures:
+        raise typer.Exit(ExitCode.SOME_FAILED)
+
+
+def _device_type(choice: DeviceChoice) -> Literal["cuda", "cpu"]:
+    from harness.measure.environment import current_device_type
+
+    here = current_device_type()
+    if choice is DeviceChoice.CUDA and here != "cuda":
+        raise UserError("--device cuda: torch sees no NVIDIA GPU here; use --device cpu for the rehearsal.")
+    return "cpu" if choice is DeviceChoice.CPU or here == "cpu" else "cuda"
+
+
+@app.command()
+def decide() -> None:
+    """Recompute every verdict from results/ and write reports/."""
+    from harness.report import write_all
+
+    root = project_root()
+    for path in write_all(_verdicts(), root / "reports"):
+        out.print(str(path.relative_to(root)), highlight=False)
+
+
+@app.command()
+def matrix() -> None:
+    """Print the RFC's tracking matrix, ready to paste."""
+    from harness.report.matrix import matrix_markdown
+
+    print(matrix_markdown(_verdicts()), end="")
+
+
+@app.command()
+def verify() -> None:
+    """Recompute reports/ from results/ and compare byte for byte."""
+    from harness.report import verify as differences_of
+
+    differences = differences_of(project_root())
+    for difference in differences:
+        err.print(f"[red]differs[/] {escape(difference)}", highlight=False)
+    if differences:
+        raise typer.Exit(ExitCode.SOME_FAILED)
+    out.print("reports/ is what results/ says", highlight=False)
+
+
+@app.command()
+def doctor() -> None:
+    """What this machine is, what each candidate lacks here, and whether the clock can be trusted."""
+    from harness.doctor import examine
+
+    if not examine(out, project_root()):
+        raise typer.Exit(ExitCode.UNFIT)
+
+
+def main() -> None:
+    """Entry point of `harness`: errors of the user become one sentence and an exit code."""
+    from harness.errors import UnfitError
+
+    try:
+        app()
+    except UserError as error:
+        for line in str(error).splitlines():
+            err.print(f"[red]error[/] {escape(line)}", highlight=False, soft_wrap=True)
+        sys.exit(ExitCode.BAD_INPUT)
+    except UnfitError as error:
+        err.print(f"[red]unfit[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        sys.exit(ExitCode.UNFIT)
+    except KeyboardInterrupt:
+        err.print("interrupted: what was measured is in results/; the same command goes on from there")
+        sys.exit(ExitCode.INTERRUPTED)

@@ -1,0 +1,70 @@
+"""`harness doctor`: the environment, what each candidate lacks here, and the clock's controls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from harness import catalog
+from harness.measure import environment
+from harness.measure.clock import clock_for
+from harness.measure.controls import read_controls
+from harness.op import Candidate, Device
+from harness.schema.measurement import ControlsRecord
+from harness.schema.vocabulary import Kind
+
+
+def examine(console: Console, root: Path) -> bool:
+    """Print what is found; whether the clock's controls pass."""
+    device_type = environment.current_device_type()
+    device = environment.device(device_type)
+    record = environment.device_record(device_type)
+    facts = Table(title="device", title_justify="left", title_style="bold", show_header=False)
+    rows = {
+        "device": f"{record.name} ({record.type})",
+        "key in results/": record.key,
+        "L2": f"{record.l2_bytes / 2**20:.0f} MiB",
+        "memory": f"{record.memory_gib} GiB",
+        **environment.packages(),
+    }
+    for name, value in rows.items():
+        facts.add_row(name, escape(value))
+    console.print(facts)
+    console.print(_candidates(root, device))
+    controls = read_controls(clock_for(device, capturable=True), device)
+    console.print(_controls(controls))
+    return controls.passed
+
+
+def _candidates(root: Path, device: Device) -> Table:
+    table = Table(title="candidates", title_justify="left", title_style="bold")
+    for column in ("op", "candidate", "provider", "what it lacks here"):
+        table.add_column(column)
+    for op_id in catalog.op_ids(root):
+        for candidate in catalog.load(op_id, root).candidates:
+            version = candidate.provider.version() or ""
+            table.add_row(op_id, candidate.id, version, escape(lacks(candidate, device)) or "[green]nothing[/]")
+    return table
+
+
+def lacks(candidate: Candidate, device: Device) -> str:
+    """Why the candidate cannot be timed on the device, whatever the case; empty when it can."""
+    if missing := candidate.provider.missing():
+        return missing
+    if device.type == "cpu" and candidate.kind is Kind.CUDA:
+        return "an NVIDIA GPU"
+    if device.type == "cpu" and candidate.kind is Kind.TRITON:
+        return "an NVIDIA GPU (the gate runs in Triton's interpreter)"
+    return ""
+
+
+def _controls(controls: ControlsRecord) -> Table:
+    table = Table(title="clock", title_justify="left", title_style="bold", show_header=False)
+    table.add_row("a candidate that does nothing", f"{controls.noop_us:.3f} µs (limit {controls.noop_limit_us} µs)")
+    table.add_row("a kernel on one element", f"{controls.launch_floor_us:.2f} µs")
+    table.add_row("copy ceiling, read + write", f"{controls.copy_bytes_per_us / 1e6:.3f} TB/s")
+    table.add_row("verdict", "[green]fit[/]" if controls.passed else f"[red]unfit[/]: {escape(controls.reason)}")
+    return table

@@ -1,0 +1,142 @@
+"""Stage 1: from a manifest to lines in the store, for one op on the device that is here."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from harness.errors import UserError
+from harness.isolate import Progress, Supervisor
+from harness.protocol import Hello, Job, Settings, Task
+from harness.schema.manifest import Manifest
+from harness.schema.measurement import Measurement
+from harness.schema.vocabulary import ArmStatus, RunStatus
+from harness.store import Store, resume_key
+
+FAILED_ARMS = (ArmStatus.CRASHED, ArmStatus.TIMED_OUT, ArmStatus.OUT_OF_MEMORY)
+"""Arms that broke; arms that the gate refused are findings, not failures of the run."""
+
+WORK_FOLDER = ".bench"
+"""Below the project's root: worker logs and compile caches."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What to measure of an op."""
+
+    cases: tuple[str, ...] = ()
+    """Globs on case ids; none means all."""
+    context: str | None = None
+    """Only this context; None means the op alone and all its contexts."""
+
+
+@dataclass
+class Outcome:
+    """What one op's run did."""
+
+    measured: list[Measurement]
+    kept: int
+    """Comparisons that were in the store already."""
+    problems: tuple[str, ...]
+
+    @property
+    def failures(self) -> list[str]:
+        """One sentence per comparison or arm that broke."""
+        sentences = []
+        for measurement in self.measured:
+            where = f"{measurement.op}/{measurement.case.id}" + (
+                f" [{measurement.context}]" if measurement.context else ""
+            )
+            if measurement.status is not RunStatus.MEASURED:
+                sentences.append(f"{where}: {measurement.status}: {measurement.reason}")
+            sentences += [
+                f"{where}: {arm.id}: {arm.status}: {arm.reason}"
+                for arm in measurement.arms
+                if arm.status in FAILED_ARMS
+            ]
+        return sentences
+
+
+def tasks_of(manifest: Manifest, device_type: str, selection: Selection) -> tuple[Task, ...]:
+    """The comparisons to make, in file order; a shape that two models share is measured once.
+
+    On a CPU the cases are their small twins. Raises UserError when a glob or the context matches nothing at all.
+    """
+    for pattern in selection.cases:
+        if not any(fnmatch.fnmatchcase(case.id, pattern) for case in manifest.cases):
+            ids = ", ".join(case.id for case in manifest.cases[:6])
+            raise UserError(f"--case {pattern!r} matches no case of {manifest.op}; there are {ids}, ...")
+    contexts = {context for case in manifest.cases for context in case.contexts}
+    if selection.context is not None and selection.context not in contexts:
+        raise UserError(
+            f"--context {selection.context!r} is in no case of {manifest.op}; "
+            f"there are {', '.join(sorted(contexts)) or 'none'}."
+        )
+    tasks: dict[tuple[str, str | None], Task] = {}
+    for case in manifest.cases:
+        if selection.cases and not any(fnmatch.fnmatchcase(case.id, pattern) for pattern in selection.cases):
+            continue
+        wanted: list[str | None] = [None, *case.contexts]
+        if selection.context is not None:
+            wanted = [context for context in case.contexts if context == selection.context]
+        measured = case if device_type == "cuda" else case.rehearsed()
+        for context in wanted:
+            tasks.setdefault((measured.content, context), Task(case=measured, context=context))
+    return tuple(tasks.values())
+
+
+def bench(
+    manifest: Manifest,
+    root: Path,
+    store: Store,
+    device_type: Literal["cuda", "cpu"],
+    *,
+    selection: Selection,
+    settings: Settings,
+    extra: Sequence[str],
+    fresh: bool,
+    progress: Progress,
+    on_measured: Callable[[Measurement], None],
+    on_planned: Callable[[int, int], None],
+) -> Outcome:
+    """Measure what the store does not hold yet (everything when `fresh`), appending each result as it comes.
+
+    `on_planned(to_measure, kept)` is called once, `on_measured` after each stored line. Raises UserError for a bad
+    selection and UnfitError when nothing can be measured here; Ctrl-C leaves what is stored.
+    """
+    tasks = tasks_of(manifest, device_type, selection)
+    job = Job(
+        root=str(root),
+        op=manifest.op,
+        device_type=device_type,
+        tolerance=manifest.tolerance,
+        tasks=tasks,
+        settings=settings,
+        extra=tuple(extra),
+    )
+    measured: list[Measurement] = []
+    with Supervisor(job, root / WORK_FOLDER, progress) as supervisor:
+        hello = supervisor.hello()
+        pending = [task for index, task in enumerate(tasks) if fresh or not _stored(store, job, hello, index)]
+        on_planned(len(pending), len(tasks) - len(pending))
+        for measurement in supervisor.run(pending):
+            store.append(measurement)
+            measured.append(measurement)
+            on_measured(measurement)
+    return Outcome(measured, len(tasks) - len(pending), hello.problems)
+
+
+def _stored(store: Store, job: Job, hello: Hello, index: int) -> bool:
+    task = job.tasks[index]
+    key = resume_key(
+        job.op,
+        task.case,
+        task.context,
+        hello.environment,
+        hello.identities[index],
+        job.settings.model_dump(exclude={"seed"}),
+    )
+    return store.find(key) is not None
