@@ -17,5 +17,5 @@ from harness.schema.vocabulary import Contract, Kind
     guard=on_gpu,
 )
 def fused_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """x (..., D), weight (D,). Copies an x that is not contiguous; that copy is timed."""
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+    """x (..., D), weight (D,). aten copies an x that is not contiguous, as here; that copy is timed."""
+    return F.rms_norm(x.contiguous(), (x.shape[-1],), weight, eps)
