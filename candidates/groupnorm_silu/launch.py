@@ -15,6 +15,9 @@ from candidates.groupnorm_silu.kernels.rows import groupnorm_silu_rows_apply, gr
 from candidates.groupnorm_silu.plan import Geometry, Path, Plan, ceil_div, make_plan, next_power_of_two
 
 _INDEX64_ELEMENTS = 1 << 30
+_REGISTERS = 65536
+"""32-bit registers of an SM."""
+READ_POLICY = ""
 
 
 @cache
@@ -74,10 +77,11 @@ def _flat(
     group_count = geometry.sizes[0] * geometry.groups
     group = (geometry.groups, geometry.group_channels, geometry.spatial, *geometry.sizes[3:])
     layout = {"VEC": geometry.vector, "DENSE": geometry.dense}
+    asm = x.is_cuda or x.is_meta
     strides = (*geometry.x_strides, *geometry.out_strides)
     if plan.path is Path.SINGLE:
         groupnorm_silu_flat_single[(group_count,)](
-            x, weight, bias, out, eps, *group, *strides, BLOCK=plan.block, **layout, num_warps=plan.warps
+            x, weight, bias, out, eps, *group, *strides, BLOCK=plan.block, ASM=asm, **layout, num_warps=plan.warps
         )
         return
     layout["INDEX64"] = geometry.group_elements > _INDEX64_ELEMENTS
@@ -89,8 +93,9 @@ def _flat(
         groupnorm_silu_flat_waves[(plan.wave * chunks,)](
             x, weight, bias, out, mean, m2, arrived, eps, group_count, chunks, plan.chunk, *group, *strides,
             WAVE=plan.wave, LAG=plan.lag, BLOCK=plan.block, UNROLL=plan.unroll, APPLY_BLOCK=plan.apply_block,
-            CHUNKS_PAD=pad, READ_POLICY="", **layout,
-            num_warps=plan.warps, maxnreg=65536 // (2 * 32 * plan.warps), launch_cooperative_grid=True,
+            CHUNKS_PAD=pad, ASM=asm, READ_POLICY=READ_POLICY, **layout,
+            num_warps=plan.warps, maxnreg=_REGISTERS // (plan.programs_per_sm * 32 * plan.warps),
+            launch_cooperative_grid=True,
         )  # fmt: skip
         return
     groupnorm_silu_flat_stats[(group_count * chunks,)](
@@ -100,7 +105,7 @@ def _flat(
     tiles = ceil_div(geometry.group_elements, plan.apply_block)
     groupnorm_silu_flat_apply[(group_count * tiles,)](
         x, weight, bias, out, mean, m2, eps, chunks, plan.chunk, tiles, *group, *strides,
-        BLOCK=plan.apply_block, CHUNKS_PAD=pad, PDL=pdl, **layout, num_warps=plan.apply_warps, launch_pdl=pdl,
+        BLOCK=plan.apply_block, CHUNKS_PAD=pad, ASM=asm, PDL=pdl, **layout, num_warps=plan.apply_warps, launch_pdl=pdl,
     )  # fmt: skip
 
 
@@ -132,6 +137,6 @@ def _rows(
     groupnorm_silu_rows_apply[(images * spans * blocks,)](
         x, weight, bias, out, mean, m2, eps, plan.chunks, plan.chunk, spans, plan.span, blocks, *shape,
         geometry.x_strides[0], *x_spatial, geometry.out_strides[0], *out_spatial,
-        BR=plan.apply_block // plan.columns, CHUNKS_PAD=next_power_of_two(plan.chunks), **tile,
+        BR=plan.apply_block // plan.columns, CHUNKS_PAD=next_power_of_two(plan.chunks), ASM=x.is_cuda or x.is_meta, **tile,
         num_warps=plan.apply_warps, launch_pdl=pdl,
     )  # fmt: skip

@@ -112,6 +112,8 @@ class Plan:
     """ROWS: channels per tile, padding included."""
     wave: int = 1
     """WAVES: groups at a time."""
+    programs_per_sm: int = 1
+    """WAVES: programs that are resident on an SM."""
     lag: int = 0
     """WAVES: waves between a group's statistics and its apply pass."""
 
@@ -147,47 +149,88 @@ def make_plan(geometry: Geometry, sm_count: int, l2_bytes: int, may_wait: bool) 
     return plan_two_pass(geometry, sm_count)
 
 
-def plan_two_pass(geometry: Geometry, sm_count: int) -> Plan:
+def plan_two_pass(
+    geometry: Geometry, sm_count: int, stats_per_sm: int = 4, warps: int = 8, unroll: int = 4, apply_block: int = 8192
+) -> Plan:
     """About four statistics programs per SM, and apply programs of one tile."""
     groups = geometry.sizes[0] * geometry.groups
-    chunk, chunks = _split(geometry.group_elements, max(ceil_div(4 * sm_count, groups), 1), 4096)
+    block = 256 * warps
+    chunk, chunks = _split(geometry.group_elements, max(ceil_div(stats_per_sm * sm_count, groups), 1), 2048)
     return Plan(
-        Path.TWO_PASS, warps=8, block=2048, unroll=4, chunk=chunk, chunks=chunks, apply_warps=8, apply_block=8192
-    )
-
-
-def plan_waves(geometry: Geometry, sm_count: int, l2_bytes: int) -> Plan:
-    """Two resident programs per SM, shared out over the groups of a wave."""
-    programs = 2 * sm_count
-    groups = geometry.sizes[0] * geometry.groups
-    group_bytes = geometry.group_elements * geometry.itemsize
-    wave = max(min(int(0.2 * l2_bytes) // group_bytes, groups, programs), 1)
-    lag = 1 if 2 * wave * group_bytes <= 0.7 * l2_bytes else 0
-    chunk, chunks = _split(geometry.group_elements, programs // wave, 64)
-    return Plan(
-        Path.WAVES, warps=16, block=4096, unroll=2, chunk=chunk, chunks=chunks, apply_block=8192, wave=wave, lag=lag
-    )
-
-
-def plan_rows(geometry: Geometry, sm_count: int) -> Plan:
-    """Column blocks of about 128 channels; as many row chunks as give two statistics programs per SM."""
-    group_columns = next_power_of_two(geometry.group_channels)
-    columns = max(group_columns, min(128, next_power_of_two(geometry.groups * group_columns)))
-    blocks = ceil_div(geometry.groups, columns // group_columns)
-    images = geometry.sizes[0]
-    block = max(2048, columns)
-    rows = block // columns
-    chunk, chunks = _split(geometry.spatial, max(2 * sm_count // (blocks * images), 1), rows)
-    apply_block = max(4096, columns)
-    span, _ = _split(geometry.spatial, max(8 * sm_count // (blocks * images), 1), apply_block // columns)
-    return Plan(
-        Path.ROWS,
-        warps=8,
+        Path.TWO_PASS,
+        warps=warps,
         block=block,
-        unroll=4,
+        unroll=unroll,
         chunk=chunk,
         chunks=chunks,
         apply_warps=8,
+        apply_block=apply_block,
+    )
+
+
+def plan_waves(
+    geometry: Geometry,
+    sm_count: int,
+    l2_bytes: int,
+    programs_per_sm: int = 2,
+    warps: int = 16,
+    unroll: int = 2,
+    apply_block: int = 8192,
+    wave_share: float = 0.2,
+    lag: int | None = None,
+) -> Plan:
+    """Resident programs, shared out over the groups of a wave."""
+    programs = programs_per_sm * sm_count
+    groups = geometry.sizes[0] * geometry.groups
+    group_bytes = geometry.group_elements * geometry.itemsize
+    wave = max(min(int(wave_share * l2_bytes) // group_bytes, groups, programs), 1)
+    if lag is None:
+        lag = 1 if 2 * wave * group_bytes <= 0.7 * l2_bytes else 0
+    chunk, chunks = _split(geometry.group_elements, programs // wave, 64)
+    return Plan(
+        Path.WAVES,
+        warps=warps,
+        block=256 * warps,
+        unroll=unroll,
+        chunk=chunk,
+        chunks=chunks,
+        apply_block=apply_block,
+        wave=wave,
+        programs_per_sm=programs_per_sm,
+        lag=lag,
+    )
+
+
+def plan_rows(
+    geometry: Geometry,
+    sm_count: int,
+    width: int = 64,
+    stats_per_sm: int = 2,
+    warps: int = 8,
+    unroll: int = 4,
+    apply_per_sm: int = 8,
+    apply_warps: int = 8,
+    apply_vectors: int = 2,
+) -> Plan:
+    """Column blocks of about `width` channels."""
+    group_columns = next_power_of_two(geometry.group_channels)
+    columns = max(group_columns, min(width, next_power_of_two(geometry.groups * group_columns)))
+    blocks = ceil_div(geometry.groups, columns // group_columns)
+    images = geometry.sizes[0]
+    block = max(256 * warps, columns)
+    rows = block // columns
+    most = 8192 // (columns // group_columns)
+    chunk, chunks = _split(geometry.spatial, max(min(stats_per_sm * sm_count // (blocks * images), most), 1), rows)
+    apply_block = max(256 * apply_warps * apply_vectors, columns)
+    span, _ = _split(geometry.spatial, max(apply_per_sm * sm_count // (blocks * images), 1), apply_block // columns)
+    return Plan(
+        Path.ROWS,
+        warps=warps,
+        block=block,
+        unroll=unroll,
+        chunk=chunk,
+        chunks=chunks,
+        apply_warps=apply_warps,
         apply_block=apply_block,
         span=span,
         columns=columns,

@@ -12,10 +12,12 @@ import triton.language as tl
 def _row_offset(row, N1, N2, s_0, s_1, s_2, COLLAPSED: tl.constexpr):
     """Element offset of row (i0 * N1 + i1) * N2 + i2; rows are s_2 apart when COLLAPSED."""
     if COLLAPSED:
-        return row.to(tl.int64) * s_2
-    i01 = row // N2
-    i0 = i01 // N1
-    return i0.to(tl.int64) * s_0 + (i01 - i0 * N1).to(tl.int64) * s_1 + (row - i01 * N2).to(tl.int64) * s_2
+        offset = row.to(tl.int64) * s_2
+    else:
+        i01 = row // N2
+        i0 = i01 // N1
+        offset = i0.to(tl.int64) * s_0 + (i01 - i0 * N1).to(tl.int64) * s_1 + (row - i01 * N2).to(tl.int64) * s_2
+    return offset
 
 
 @triton.jit

@@ -28,13 +28,15 @@ def _offset(index, S, H, W, s_c, s_t, s_h, s_w, VEC: tl.constexpr, DENSE: tl.con
     """Element offsets from the group's start, (BLOCK // VEC, VEC)."""
     lane = tl.arange(0, VEC)[None, :]
     if DENSE:
-        return index + lane
-    channel = index // S
-    s = index - channel * S
-    row = s // W
-    frame = row // H
-    offset = channel.to(tl.int64) * s_c + frame.to(tl.int64) * s_t + (row - frame * H).to(tl.int64) * s_h
-    return offset + (s - row * W).to(tl.int64) * s_w + lane
+        offset = index + lane
+    else:
+        channel = index // S
+        s = index - channel * S
+        row = s // W
+        frame = row // H
+        offset = channel.to(tl.int64) * s_c + frame.to(tl.int64) * s_t + (row - frame * H).to(tl.int64) * s_h
+        offset = offset + (s - row * W).to(tl.int64) * s_w + lane
+    return offset
 
 
 @triton.jit
@@ -69,14 +71,14 @@ def _moments(
 @triton.jit
 def _apply(
     x, weight_ptr, bias_ptr, out_ptr, index, end, mean, rstd, S, H, W, o_c, o_t, o_h, o_w,
-    VEC: tl.constexpr, DENSE: tl.constexpr, POLICY: tl.constexpr,
+    VEC: tl.constexpr, DENSE: tl.constexpr, POLICY: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """Normalise, scale, SiLU and store one tile."""
     valid = index < end
     channel = index // S
     weight = tl.load(weight_ptr + channel, mask=valid, other=0.0).to(tl.float32)
     bias = tl.load(bias_ptr + channel, mask=valid, other=0.0).to(tl.float32)
-    y = normalise_silu(x.to(tl.float32), mean, weight * rstd, bias)
+    y = normalise_silu(x.to(tl.float32), mean, weight * rstd, bias, ASM)
     offset = _offset(index, S, H, W, o_c, o_t, o_h, o_w, VEC, DENSE)
     tl.store(out_ptr + offset, y.to(out_ptr.dtype.element_ty), mask=valid, eviction_policy=POLICY)
 
@@ -85,7 +87,7 @@ def _apply(
 def groupnorm_silu_flat_single(
     x_ptr, weight_ptr, bias_ptr, out_ptr, eps, G, CG, S, H, W,
     x_n, x_c, x_t, x_h, x_w, o_n, o_c, o_t, o_h, o_w,
-    BLOCK: tl.constexpr, VEC: tl.constexpr, DENSE: tl.constexpr,
+    BLOCK: tl.constexpr, VEC: tl.constexpr, DENSE: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """One program per group, which stays in registers: CG * S <= BLOCK."""
     n = (tl.program_id(0) // G).to(tl.int64)
@@ -101,7 +103,7 @@ def groupnorm_silu_flat_single(
     d = tl.where(valid, x - mean, 0.0)
     rstd = tl.rsqrt(tl.sum(d * d) * inverse + eps)
     _apply(x, weight_ptr + g * CG, bias_ptr + g * CG, out_ptr, index, end, mean, rstd, S, H, W, o_c, o_t, o_h, o_w,
-           VEC, DENSE, "")  # fmt: skip
+           VEC, DENSE, "", ASM)  # fmt: skip
 
 
 @triton.jit
@@ -132,7 +134,7 @@ def groupnorm_silu_flat_apply(
     x_ptr, weight_ptr, bias_ptr, out_ptr, mean_ptr, m2_ptr, eps, chunks, chunk, tiles, G, CG, S, H, W,
     x_n, x_c, x_t, x_h, x_w, o_n, o_c, o_t, o_h, o_w,
     BLOCK: tl.constexpr, VEC: tl.constexpr, CHUNKS_PAD: tl.constexpr, DENSE: tl.constexpr, INDEX64: tl.constexpr,
-    PDL: tl.constexpr,
+    ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One tile of one group, normalised with the merged partials; grid (N * G * tiles,)."""
     pid = tl.program_id(0)
@@ -149,7 +151,7 @@ def groupnorm_silu_flat_apply(
     first = ng.to(tl.int64) * chunks
     mean, variance = merge_chunks(mean_ptr + first, m2_ptr + first, chunks, chunk, size, CHUNKS_PAD)
     _apply(x, weight_ptr + g * CG, bias_ptr + g * CG, out_ptr + n * o_n + g * CG * o_c, index, size, mean,
-           tl.rsqrt(variance + eps), S, H, W, o_c, o_t, o_h, o_w, VEC, DENSE, "evict_first")  # fmt: skip
+           tl.rsqrt(variance + eps), S, H, W, o_c, o_t, o_h, o_w, VEC, DENSE, "evict_first", ASM)  # fmt: skip
 
 
 @triton.jit
@@ -158,7 +160,7 @@ def groupnorm_silu_flat_waves(
     x_n, x_c, x_t, x_h, x_w, o_n, o_c, o_t, o_h, o_w,
     WAVE: tl.constexpr, LAG: tl.constexpr, BLOCK: tl.constexpr, VEC: tl.constexpr, UNROLL: tl.constexpr,
     APPLY_BLOCK: tl.constexpr, CHUNKS_PAD: tl.constexpr, DENSE: tl.constexpr, INDEX64: tl.constexpr,
-    READ_POLICY: tl.constexpr,
+    ASM: tl.constexpr, READ_POLICY: tl.constexpr,
 ):  # fmt: skip
     """WAVE groups at a time: statistics, then (LAG waves later) the apply pass, which finds x in L2.
 
@@ -200,5 +202,5 @@ def groupnorm_silu_flat_waves(
                 x = tl.load(x_ptr + n * x_n + g * CG * x_c + offset, mask=index < end, other=0.0,
                             eviction_policy="evict_first")  # fmt: skip
                 _apply(x, weight_ptr + g * CG, bias_ptr + g * CG, out_ptr + n * o_n + g * CG * o_c, index, end,
-                       mean, rstd, S, H, W, o_c, o_t, o_h, o_w, VEC, DENSE, "evict_first")  # fmt: skip
+                       mean, rstd, S, H, W, o_c, o_t, o_h, o_w, VEC, DENSE, "evict_first", ASM)  # fmt: skip
         step += 1

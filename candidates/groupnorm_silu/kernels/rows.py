@@ -17,20 +17,25 @@ def _columns(block, C, G, CG: tl.constexpr, CGP: tl.constexpr, GB: tl.constexpr)
     column = tl.arange(0, GB * CGP)
     if CG == CGP:
         channel = block * (GB * CGP) + column
-        return channel, channel < C
-    group = block * GB + column // CGP
-    within = column % CGP
-    return group * CG + within, (group < G) & (within < CG)
+        valid = channel < C
+    else:
+        group = block * GB + column // CGP
+        within = column % CGP
+        channel = group * CG + within
+        valid = (group < G) & (within < CG)
+    return channel, valid
 
 
 @triton.jit
 def _row_offset(row, H, W, s_t, s_h, s_w, SINGLE_STRIDE: tl.constexpr):
     """Element offset of each row of channels; with SINGLE_STRIDE rows are s_w apart."""
     if SINGLE_STRIDE:
-        return row.to(tl.int64) * s_w
-    line = row // W
-    frame = line // H
-    return frame.to(tl.int64) * s_t + (line - frame * H).to(tl.int64) * s_h + (row - line * W).to(tl.int64) * s_w
+        offset = row.to(tl.int64) * s_w
+    else:
+        line = row // W
+        frame = line // H
+        offset = frame.to(tl.int64) * s_t + (line - frame * H).to(tl.int64) * s_h + (row - line * W).to(tl.int64) * s_w
+    return offset
 
 
 @triton.jit
@@ -107,7 +112,7 @@ def groupnorm_silu_rows_apply(
     x_ptr, weight_ptr, bias_ptr, out_ptr, mean_ptr, m2_ptr, eps, chunks, chunk, spans, span, blocks, C, G, S, H, W,
     x_n, x_t, x_h, x_w, o_n, o_t, o_h, o_w,
     CG: tl.constexpr, CGP: tl.constexpr, GB: tl.constexpr, BR: tl.constexpr, CHUNKS_PAD: tl.constexpr,
-    SINGLE_STRIDE: tl.constexpr, PDL: tl.constexpr,
+    SINGLE_STRIDE: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """`span` rows of GB groups, normalised with the merged partials; grid (N * spans * blocks,)."""
     pid = tl.program_id(0)
@@ -133,7 +138,7 @@ def groupnorm_silu_rows_apply(
     scale = weight * tl.reshape(tl.broadcast_to(rstd[:, None], (GB, CGP)), (GB * CGP,))
     mean = tl.reshape(tl.broadcast_to(mean[:, None], (GB, CGP)), (GB * CGP,))
     while begin < end:
-        y = normalise_silu(x.to(tl.float32), mean[None, :], scale[None, :], bias[None, :])
+        y = normalise_silu(x.to(tl.float32), mean[None, :], scale[None, :], bias[None, :], ASM)
         row = begin + rows
         valid = (row < end)[:, None] & channel_valid[None, :]
         o = _row_offset(row, H, W, o_t, o_h, o_w, SINGLE_STRIDE)
