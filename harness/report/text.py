@@ -1,0 +1,142 @@
+"""How reports write numbers, names and tables in GitHub's Markdown."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+from harness.schema.case import Case, Dtype, Layout
+from harness.schema.verdict import Evidence, Span
+from harness.schema.vocabulary import Cache, Kind, Method, Outcome
+
+NOTHING = "–"
+"""A cell for which there is no figure."""
+
+_MARKUP = re.compile(r"([\\`*_\[\]<>|~&$])")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\s]+")
+
+_DTYPES = {Dtype.BF16: "bf16", Dtype.FP16: "fp16", Dtype.FP32: "fp32"}
+_METHODS = {
+    Method.CUDA_GRAPH: "CUDA-graph replay",
+    Method.EVENTS: "events around queued launches",
+    Method.WALL: "wall clock",
+}
+
+LEGEND = (
+    ("✅", "some candidate is FASTER on a deciding model's calls, weighted by how often each shape is called"),
+    ("❌", "all deciding models are measured and no candidate is FASTER"),
+    ("⏳", "in progress: claimed, or measured and still open; the note says what would settle it"),
+    ("🙋", "unclaimed"),
+    ("—", "no candidate"),
+)
+OUTCOMES = (
+    (Outcome.FASTER, "the whole 95 % interval is at or beyond a gain of 1 % of the baseline's time"),
+    (Outcome.TIE, "the whole interval lies inside ±1 %"),
+    (Outcome.SLOWER, "the whole interval is at or beyond a loss of 1 %"),
+    (Outcome.INCONCLUSIVE, "the interval reaches over a bound"),
+    (Outcome.INVALID, "no comparison can be made; the reason is given"),
+    (Outcome.NOT_RUN, "not timed; the reason is given"),
+)
+
+
+def plain(text: str) -> str:
+    """Text as Markdown shows it literally, on one line: markup escaped, control characters and newlines as a space."""
+    return _MARKUP.sub(r"\\\1", _UNPRINTABLE.sub(" ", text).strip())
+
+
+def code(text: str) -> str:
+    """Text as a code span that may stand in a table cell."""
+    flat = _UNPRINTABLE.sub(" ", text).strip().replace("`", "'").replace("\\", "/")
+    return f"`{flat}`".replace("|", "\\|") if flat else ""
+
+
+def link(text: str, target: str) -> str:
+    """A link; the text is Markdown already."""
+    return f"[{text}]({target})"
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> str:
+    """A table whose cells are Markdown already; columns in `right` (indices) are aligned right."""
+    aligned = set(right)
+    rule = ["---:" if column in aligned else "---" for column in range(len(headers))]
+    lines = [headers, rule, *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """At least that many significant digits, no exponent: 4 resolve 0.1 %."""
+    if value == 0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:.{decimals}f}"
+
+
+def us(time_us: float | None) -> str:
+    """A time in µs without its unit."""
+    return NOTHING if time_us is None else significant(time_us)
+
+
+def us_span(span: Span | None) -> str:
+    """A time in µs with its interval."""
+    return NOTHING if span is None else f"{us(span.estimate)} [{us(span.lower)}, {us(span.upper)}]"
+
+
+def ratio(value: float | None) -> str:
+    """A ratio of times, to 0.1 %."""
+    return NOTHING if value is None else f"{value:.3f}×"
+
+
+def ratio_span(span: Span | None) -> str:
+    """A ratio of times with its interval."""
+    return NOTHING if span is None else f"{ratio(span.estimate)} [{span.lower:.3f}, {span.upper:.3f}]"
+
+
+def log_span(span: Span | None) -> str:
+    """A log-ratio in percent with its interval."""
+    return NOTHING if span is None else f"{span.estimate:+.2f} % [{span.lower:+.2f}, {span.upper:+.2f}]"
+
+
+def share(value: float | None) -> str:
+    """A share in percent."""
+    return NOTHING if value is None else f"{100 * value:.1f} %"
+
+
+def mib(size_bytes: float) -> str:
+    """A size in MiB."""
+    return f"{significant(size_bytes / 2**20, 3)} MiB" if size_bytes else "0 MiB"
+
+
+def shape(case: Case) -> str:
+    """`N×C×T×H×W = 1×512×5×32×32 bf16 channels_last`."""
+    names, sizes = "×".join(case.dims), "×".join(map(str, case.dims.values()))
+    layout = "" if case.layout is Layout.CONTIGUOUS else f" {case.layout}"
+    return f"{names} = {sizes} {_DTYPES[case.dtype]}{layout}"
+
+
+def short_shape(case: Case) -> str:
+    """`1×512×5×32×32 bf16`."""
+    return shape(case).split(" = ")[1]
+
+
+def kind(value: Kind) -> str:
+    """A kind in the reader's words."""
+    return {Kind.COMPILE: "torch.compile", Kind.NATIVE: "eager"}.get(value, str(value))
+
+
+def mode(method: Method, cache: Cache) -> str:
+    """Execution mode, e.g. `cold L2, CUDA-graph replay`."""
+    return f"{cache} L2, {_METHODS[method]}"
+
+
+def evidence_target(evidence: Evidence, base: str = "") -> str:
+    """Where the line of evidence lies, seen from `reports/` or from a URL that stands for it."""
+    return f"{base}../results/{evidence.file}#L{evidence.line}"
+
+
+def evidence_link(evidence: Evidence, base: str = "") -> str:
+    """A link to the line, named by the beginning of its checksum: an altered sample changes it."""
+    return link(f"`{evidence.sha256[:12]}`", evidence_target(evidence, base))
+
+
+def listed(values: Iterable[str]) -> str:
+    """Values after one another; more than one is worth seeing."""
+    return " / ".join(values)

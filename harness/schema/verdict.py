@@ -1,0 +1,224 @@
+"""What deciding makes of the store: every number and word that a report prints. Computed, never stored by hand.
+
+Log-ratios are log-percent, 100 ln(t_baseline / t_candidate): positive means that the candidate is faster. Ratios are
+t_other / t_candidate: 1.35 means that the candidate takes 1/1.35 of the other's time. Intervals are two-sided 95 %.
+"""
+
+from pydantic import Field
+
+from harness.schema.case import Case
+from harness.schema.measurement import DeviceRecord, GateRecord, Record, Setting, TelemetryRecord
+from harness.schema.vocabulary import ArmStatus, Cache, Contract, Kind, Method, Outcome, Role, RunStatus, Tracker
+
+
+class Span(Record):
+    """An estimate with its two-sided 95 % interval."""
+
+    estimate: float
+    lower: float
+    upper: float
+
+
+class Evidence(Record):
+    """One line of the store."""
+
+    file: str
+    """Below `results/`."""
+    line: int
+    sha256: str
+    """Of the record, samples included."""
+
+
+class ArmVerdict(Record):
+    """One arm of one measurement, judged against that measurement's baseline."""
+
+    id: str
+    kind: Kind
+    role: Role
+    contract: Contract
+    provider_version: str | None
+    status: ArmStatus
+    outcome: Outcome
+    reason: str
+    """Why there is no outcome from times; empty when there is one."""
+    notes: tuple[str, ...] = ()
+    time_us: Span | None = None
+    """Per call, cold or warm as the measurement says."""
+    effect_log_pct: Span | None = None
+    ratio: Span | None = None
+    """To the baseline, torch.compile."""
+    rivals: dict[str, Span] = Field(default_factory=dict)
+    """Ratio to each other candidate timed in the same measurement."""
+    copy_share: float | None = None
+    """Time of the equally large copy over the arm's time: 1 is the roofline."""
+    floor_share: float | None = None
+    """Time of the op's stated floor over the arm's time."""
+    gate: GateRecord | None = None
+    gate_after_passed: bool | None = None
+    kernels: tuple[str, ...] = ()
+    graph_count: int | None = None
+    registration: str = ""
+    tags: dict[str, str] = Field(default_factory=dict)
+    build_s: float = 0.0
+    peak_bytes: int = 0
+    host_us: float | None = None
+    profiler_us: float | None = None
+    do_bench_us: float | None = None
+    launches: int = 0
+
+    @property
+    def timed(self) -> bool:
+        """Whether there are times to show, valid or not."""
+        return self.time_us is not None
+
+
+class Comparison(Record):
+    """One case, alone or in one context, on one card: the measurement that counts."""
+
+    case: Case
+    """As measured: on a CPU the small twin."""
+    context: str | None
+    evidence: Evidence
+    started_at: str
+    status: RunStatus
+    invalid: str
+    """Why no arm of it has an outcome; empty when they have."""
+    stale: tuple[str, ...]
+    """What has changed since, one reason each: sources or package versions."""
+    case_changed: bool
+    """The manifest's case is no longer the one measured; it counts for nothing then."""
+    passed_over: int
+    """Other measurements of the same case and context on this card that this one supersedes."""
+    method: Method
+    cache: Cache
+    blocks: int
+    rotation: int
+    rotated_bytes: int
+    compile_cache: str
+    bytes_moved: int | None
+    copy_us: float | None
+    floor_us: float | None
+    l2_resident: bool
+    noop_us: float | None
+    settings: dict[str, Setting]
+    telemetry: TelemetryRecord
+    phases_s: dict[str, float]
+    arms: tuple[ArmVerdict, ...]
+
+    @property
+    def baseline(self) -> ArmVerdict | None:
+        """The arm every ratio is to."""
+        return next((arm for arm in self.arms if arm.role is Role.BASELINE), None)
+
+    @property
+    def twin(self) -> ArmVerdict | None:
+        """The A/A control."""
+        return next((arm for arm in self.arms if arm.role is Role.TWIN), None)
+
+    @property
+    def candidates(self) -> tuple[ArmVerdict, ...]:
+        """The arms that compete."""
+        return tuple(arm for arm in self.arms if arm.role is Role.CANDIDATE)
+
+
+class CandidateVerdict(Record):
+    """One candidate over all cases of one step of a model, weighted by calls: the step's total time in the op."""
+
+    id: str
+    kind: Kind
+    outcome: Outcome
+    reason: str
+    ratio: Span | None = None
+    effect_log_pct: Span | None = None
+    geomean_ratio: float | None = None
+    """Unweighted over the cases: a headline that no decision uses."""
+    baseline_step_us: float | None = None
+    candidate_step_us: float | None = None
+    waiting: bool = False
+    """Not run for want of a package or a measurement: it might still win."""
+    covered: int
+    """Cases it was timed on; on the rest it is ineligible and counts as the baseline."""
+    cases: int
+
+
+class StepVerdict(Record):
+    """All candidates on the cases of one step of one model, and the leader.
+
+    The leader is chosen on the even blocks and confirmed on the odd ones, so its figures carry no winner's curse.
+    """
+
+    model: str
+    step: str
+    case_ids: tuple[str, ...]
+    """The cases weighted together: those known from memory are left out where others are there."""
+    left_out: tuple[str, ...]
+    """Cases known from memory alone that were left out."""
+    decides: bool
+    """Whether the row waits for it: a deciding model, and dims that are more than a memory."""
+    candidates: tuple[CandidateVerdict, ...]
+    leader: str | None = None
+    leader_ratio: Span | None = None
+    """On the odd blocks."""
+    p_faster: float | None = None
+    """One-sided p-value on the odd blocks against `the leader is faster by less than 1 %`."""
+    outcome: Outcome
+    """The leader's on the odd blocks, or why there is none."""
+    reason: str
+    settled: bool
+    """Nothing more could be measured here: it says so even where the outcome is not FASTER."""
+
+
+class CardVerdict(Record):
+    """One op on one card (or one CPU): nothing is pooled across cards."""
+
+    device: DeviceRecord
+    drivers: tuple[str, ...]
+    cuda: tuple[str, ...]
+    python: tuple[str, ...]
+    packages: dict[str, tuple[str, ...]]
+    """Versions seen in the measurements that count; more than one is said in the report."""
+    providers: dict[str, tuple[str, ...]]
+    """Versions of the packages that kernels came from, by provider id."""
+    git_shas: tuple[str, ...]
+    settings: dict[str, tuple[Setting, ...]]
+    comparisons: tuple[Comparison, ...]
+    steps: tuple[StepVerdict, ...]
+    tracker: Tracker
+    """What this card alone would print."""
+    notes: tuple[str, ...]
+
+
+class Cell(Record):
+    """One cell of the matrix."""
+
+    symbol: Tracker
+    owner: str | None = None
+    link: str | None = None
+    """Where the owner shows it."""
+    stale: bool = False
+    notes: tuple[str, ...] = ()
+
+
+class RowVerdict(Record):
+    """One row of the matrix."""
+
+    op: str
+    title: str
+    type: str
+    triton_ref: str
+    cuda_ref: str
+    microbench: Cell
+    e2e: Cell
+    pr: Cell
+    cards: tuple[CardVerdict, ...]
+    """CUDA cards, the one that decides the row first."""
+    rehearsals: tuple[CardVerdict, ...]
+    """CPUs; they never decide."""
+
+
+class Verdicts(Record):
+    """Everything the reports print."""
+
+    rows: tuple[RowVerdict, ...]
+    set_aside: tuple[str, ...]
+    """Evidence that no manifest asks for any more, one sentence each."""

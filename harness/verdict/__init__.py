@@ -1,0 +1,47 @@
+"""Samples in, verdict out: pure, from the store's measurements, the manifests, the claims and the present sources.
+
+`compare` judges one measurement, `select` says which one counts, `steps` weights cases by calls and finds leaders,
+`rows` makes the matrix's cells.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from harness.errors import UserError
+from harness.schema.claims import Claims, check_rows
+from harness.schema.manifest import Manifest
+from harness.schema.verdict import CardVerdict, Verdicts
+from harness.store import Stored
+from harness.verdict.rows import judge_card, judge_row
+from harness.verdict.select import Present, choose, present, wanted
+
+__all__ = ["Present", "decide", "present"]
+
+
+def decide(measurements: Sequence[Stored], manifests: Mapping[str, Manifest], claims: Claims, now: Present) -> Verdicts:
+    """Every verdict there is evidence for, one row for each manifest in the manifests' order.
+
+    Raises UserError for claims on rows without a manifest and for claims that contradict the evidence.
+    """
+    if claims.rows and (problems := check_rows(claims, manifests)):
+        raise UserError("\n".join(problems))
+    set_aside: dict[str, int] = {}
+    asked: dict[str, list[Stored]] = {op: [] for op in manifests}
+    for stored in measurements:
+        of = stored.measurement
+        manifest = manifests.get(of.op)
+        if manifest is not None and wanted(of, manifest):
+            asked[of.op].append(stored)
+        else:
+            what = f"{stored.file}: {of.op} {of.case.id}" + (f" in context {of.context}" if of.context else "")
+            set_aside[what] = set_aside.get(what, 0) + 1
+    rows = []
+    for op, manifest in manifests.items():
+        by_type: dict[str, list[CardVerdict]] = {"cuda": [], "cpu": []}
+        for chosen in choose(asked[op], manifest, now).values():
+            card = judge_card(manifest, chosen)
+            by_type[card.device.type].append(card)
+        rows.append(judge_row(manifest, claims, by_type["cuda"], by_type["cpu"]))
+    return Verdicts(
+        rows=tuple(rows),
+        set_aside=tuple(f"{what} ({count})" for what, count in sorted(set_aside.items())),
+    )

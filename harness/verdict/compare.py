@@ -1,0 +1,204 @@
+"""One measurement judged: every arm against the baseline of the same measurement, from its raw samples alone."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.schema.measurement import ArmRecord, Measurement
+from harness.schema.verdict import ArmVerdict, Comparison, Evidence, Span
+from harness.schema.vocabulary import ArmStatus, Outcome, Role, RunStatus
+from harness.stats.combine import three_way
+from harness.stats.estimators import Interval, hl_interval
+from harness.stats.units import FloatArray, log_ratios
+from harness.store import Stored
+
+BAND_PCT = 1.0
+"""TIE: the whole interval lies inside ±1 %."""
+MIN_BLOCKS = 8
+"""Fewer leave the leader's choice and its confirmation with under four blocks each."""
+MEMORY_MARGIN = 1.05
+"""How far above the copy's rate an arm may seem to move its bytes before its work is disbelieved."""
+NOT_RUN = (ArmStatus.INELIGIBLE, ArmStatus.NOT_INSTALLED, ArmStatus.REHEARSED)
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """What has changed since a measurement was made."""
+
+    reasons: tuple[str, ...] = ()
+    case_changed: bool = False
+
+
+def block_times_us(arm: ArmRecord) -> FloatArray:
+    """Time per call of each block, shape (blocks,): the geometric mean of the way out and the way back."""
+    samples = np.array(arm.samples_us, dtype=np.float64).reshape(-1, 2)
+    return np.asarray(np.sqrt(samples[:, 0] * samples[:, 1]))
+
+
+def span(interval: Interval) -> Span:
+    """The interval as reports hold it."""
+    return Span(estimate=interval.estimate, lower=interval.lower, upper=interval.upper)
+
+
+def ratio_span(interval: Interval) -> Span:
+    """Ratio of times from an interval in log-percent."""
+    return Span(
+        estimate=math.exp(interval.estimate / 100),
+        lower=math.exp(interval.lower / 100),
+        upper=math.exp(interval.upper / 100),
+    )
+
+
+def time_span(times_us: FloatArray) -> Span:
+    """Time per call with its interval, from the logarithms of the blocks' times."""
+    return ratio_span(hl_interval(100 * np.log(times_us)))
+
+
+def compare(stored: Stored, staleness: Staleness, passed_over: int) -> Comparison:
+    """Judge one measurement, `passed_over` others of the same case having been set aside for it."""
+    of = stored.measurement
+    times = _times(of)
+    invalid = _why_invalid(of, times)
+    roofline = of.roofline
+    floor_us = None
+    if roofline is not None and roofline.floor_bytes is not None:
+        floor_us = roofline.copy_us * roofline.floor_bytes / roofline.bytes_moved
+    return Comparison(
+        case=of.case,
+        context=of.context,
+        evidence=Evidence(file=stored.file, line=stored.line, sha256=stored.sha256),
+        started_at=of.started_at,
+        status=of.status,
+        invalid=invalid,
+        stale=staleness.reasons,
+        case_changed=staleness.case_changed,
+        passed_over=passed_over,
+        method=of.method,
+        cache=of.cache,
+        blocks=len(of.orders),
+        rotation=of.rotation,
+        rotated_bytes=of.rotated_bytes,
+        compile_cache=of.compile_cache,
+        bytes_moved=roofline.bytes_moved if roofline else None,
+        copy_us=roofline.copy_us if roofline else None,
+        floor_us=floor_us,
+        l2_resident=roofline.l2_resident if roofline else False,
+        noop_us=of.controls.noop_us if of.controls else None,
+        settings=dict(of.settings),
+        telemetry=of.telemetry,
+        phases_s=dict(of.phases_s),
+        arms=tuple(_judge(of, arm, times, invalid, floor_us) for arm in of.arms),
+    )
+
+
+def why_invalid(of: Measurement) -> str:
+    """One sentence that says why no arm of a measurement can be judged, or the empty string."""
+    return _why_invalid(of, _times(of))
+
+
+def _times(of: Measurement) -> dict[str, FloatArray]:
+    return {arm.id: block_times_us(arm) for arm in of.arms if arm.id in of.timed_arms and _well_timed(of, arm)}
+
+
+def _well_timed(of: Measurement, arm: ArmRecord) -> bool:
+    return (
+        len(arm.samples_us) == len(of.orders) >= MIN_BLOCKS
+        and min(sample for pair in arm.samples_us for sample in pair) > 0
+    )
+
+
+def _why_invalid(of: Measurement, times: dict[str, FloatArray]) -> str:
+    if of.status is not RunStatus.MEASURED:
+        return f"{of.status}: {of.reason}" if of.reason else str(of.status)
+    by_role = {arm.role: arm for arm in of.arms}
+    baseline, twin = by_role.get(Role.BASELINE), by_role.get(Role.TWIN)
+    if baseline is None or twin is None:
+        return "the measurement holds no baseline with its twin"
+    for arm in (baseline, twin):
+        if problem := _why_untrusted(of, arm, times):
+            return f"{arm.id}: {problem}"
+    aa = hl_interval(log_ratios(times[baseline.id], times[twin.id]))
+    if three_way(aa, BAND_PCT) is not Outcome.TIE:
+        return f"A/A failed: twin {aa.estimate:+.2f} % [{aa.lower:+.2f}, {aa.upper:+.2f}] is not inside ±{BAND_PCT:g} %"
+    return ""
+
+
+def _why_untrusted(of: Measurement, arm: ArmRecord, times: dict[str, FloatArray]) -> str:
+    """Why an arm's own times do not count, or the empty string."""
+    if arm.status is not ArmStatus.OK:
+        return f"{arm.status}: {arm.reason}" if arm.reason else str(arm.status)
+    if arm.id not in times:
+        return f"fewer than {MIN_BLOCKS} blocks, or a block without its two times"
+    for when, gate in (("before", arm.gate), ("after", arm.gate_after)):
+        if gate is None and arm.role is Role.CANDIDATE:
+            return f"no gate {when} timing"
+        if gate is not None and not gate.passed:
+            return f"{ArmStatus.GATE_FAILED} {when} timing: {gate.reason}"
+    if of.roofline is not None and of.controls is not None and not of.roofline.l2_resident:
+        rate = of.roofline.bytes_moved / time_span(times[arm.id]).estimate
+        ceiling = max(of.controls.copy_bytes_per_us, of.roofline.bytes_moved / of.roofline.copy_us)
+        if rate > MEMORY_MARGIN * ceiling:
+            return f"{ArmStatus.FASTER_THAN_MEMORY}: {rate / 1e6:.3g} TB/s, this run's copy {ceiling / 1e6:.3g} TB/s"
+    return ""
+
+
+def _judge(
+    of: Measurement, arm: ArmRecord, times: dict[str, FloatArray], invalid: str, floor_us: float | None
+) -> ArmVerdict:
+    said = ArmVerdict(
+        id=arm.id,
+        kind=arm.kind,
+        role=arm.role,
+        contract=arm.contract,
+        provider_version=arm.provider_version,
+        status=arm.status,
+        outcome=Outcome.NOT_RUN if arm.status in NOT_RUN else Outcome.INVALID,
+        reason=arm.reason,
+        gate=arm.gate,
+        gate_after_passed=arm.gate_after.passed if arm.gate_after else None,
+        kernels=arm.kernels,
+        graph_count=arm.graph_count,
+        registration=arm.registration,
+        tags=dict(arm.tags),
+        build_s=arm.build_s,
+        peak_bytes=arm.peak_bytes,
+        host_us=arm.host_us,
+        profiler_us=arm.profiler_us,
+        do_bench_us=arm.do_bench_us,
+        launches=arm.launches,
+    )
+    if arm.status in NOT_RUN:
+        return said
+    baseline = next((other.id for other in of.arms if other.role is Role.BASELINE and other.id in times), None)
+    if baseline is None or arm.id not in times:
+        return said.model_copy(update={"reason": _why_untrusted(of, arm, times) or invalid})
+    d = log_ratios(times[baseline], times[arm.id])
+    effect = hl_interval(d)
+    time_us = time_span(times[arm.id])
+    rivals = [
+        other.id
+        for other in of.arms
+        if other.role is Role.CANDIDATE and other.id in times and arm.role is Role.CANDIDATE and other.id != arm.id
+    ]
+    reason = _why_untrusted(of, arm, times) or invalid
+    return said.model_copy(
+        update={
+            "outcome": Outcome.INVALID if reason else three_way(effect, BAND_PCT),
+            "reason": reason,
+            "notes": _notes(d, effect),
+            "time_us": time_us,
+            "effect_log_pct": span(effect),
+            "ratio": ratio_span(effect),
+            "rivals": {rival: ratio_span(hl_interval(log_ratios(times[rival], times[arm.id]))) for rival in rivals},
+            "copy_share": of.roofline.copy_us / time_us.estimate if of.roofline else None,
+            "floor_share": floor_us / time_us.estimate if floor_us else None,
+        }
+    )
+
+
+def _notes(d: FloatArray, effect: Interval) -> tuple[str, ...]:
+    mean = float(d.mean())
+    if abs(mean - effect.estimate) > 2 * effect.se:
+        return (f"it changes the shape of the noise: mean {mean:+.2f} %, Hodges-Lehmann {effect.estimate:+.2f} %",)
+    return ()

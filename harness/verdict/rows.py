@@ -1,0 +1,202 @@
+"""From the cards of an op to its row of the matrix: three cells, each a symbol with its reasons."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from harness.errors import UserError
+from harness.schema.claims import Claim, Claims, ClaimState, TrackerName
+from harness.schema.manifest import Manifest
+from harness.schema.measurement import Setting
+from harness.schema.verdict import CardVerdict, Cell, Comparison, RowVerdict, Span, StepVerdict
+from harness.schema.vocabulary import Outcome, Tracker
+from harness.stats.combine import holm
+from harness.verdict.compare import compare
+from harness.verdict.select import Chosen, Slot
+from harness.verdict.steps import COMPETING, Judged, judge_steps
+
+
+def judge_card(manifest: Manifest, chosen: Mapping[Slot, Chosen]) -> CardVerdict:
+    """Everything about one op on one card."""
+    judged = [
+        Judged(one.stored.measurement, compare(one.stored, one.staleness, one.passed_over)) for one in chosen.values()
+    ]
+    alone = {one.measurement.case.id: one for one in judged if one.measurement.context is None}
+    steps = _after_holm(judge_steps(manifest, alone))
+    tracker, notes = _card_cell(steps, [one.comparison for one in alone.values()])
+    environments = [one.measurement.environment for one in judged]
+    names = sorted({name for environment in environments for name in environment.packages})
+    return CardVerdict(
+        device=environments[-1].device,
+        drivers=_distinct(environment.driver for environment in environments),
+        cuda=_distinct(environment.cuda for environment in environments),
+        python=_distinct(environment.python for environment in environments),
+        packages={name: _distinct(e.packages[name] for e in environments if name in e.packages) for name in names},
+        providers=_providers(judged),
+        git_shas=_distinct(environment.git_sha or "none" for environment in environments),
+        settings=_settings(judged),
+        comparisons=tuple(one.comparison for one in judged),
+        steps=steps,
+        tracker=tracker,
+        notes=notes,
+    )
+
+
+def judge_row(
+    manifest: Manifest, claims: Claims, cards: Sequence[CardVerdict], rehearsals: Sequence[CardVerdict]
+) -> RowVerdict:
+    """The row. Raises UserError for a claim that says `done` where the evidence does not."""
+    ordered = sorted(cards, key=_preference)
+    microbench = _microbench_cell(manifest.op, claims, ordered)
+    return RowVerdict(
+        op=manifest.op,
+        title=manifest.row.title,
+        type=manifest.row.type,
+        triton_ref=manifest.row.triton_ref,
+        cuda_ref=manifest.row.cuda_ref,
+        microbench=microbench,
+        e2e=_e2e_cell(manifest.op, claims),
+        pr=_pr_cell(manifest.op, claims, microbench.symbol),
+        cards=tuple(ordered),
+        rehearsals=tuple(rehearsals),
+    )
+
+
+def said(ratio: Span) -> str:
+    """A ratio with its interval, as notes print it."""
+    return f"{ratio.estimate:.3f}× [{ratio.lower:.3f}, {ratio.upper:.3f}]"
+
+
+def _after_holm(steps: Sequence[StepVerdict]) -> tuple[StepVerdict, ...]:
+    """A deciding step stays FASTER only if it is so after Holm's correction over all deciding steps."""
+    deciding = [step for step in steps if step.decides and step.p_faster is not None]
+    holds = dict(zip((id(step) for step in deciding), holm([step.p_faster or 0.0 for step in deciding]), strict=True))
+    return tuple(
+        step.model_copy(
+            update={
+                "outcome": Outcome.INCONCLUSIVE,
+                "settled": False,
+                "reason": f"faster taken alone, not after Holm's correction over {len(deciding)} steps",
+            }
+        )
+        if step.outcome is Outcome.FASTER and not holds.get(id(step), True)
+        else step
+        for step in steps
+    )
+
+
+def _card_cell(steps: Sequence[StepVerdict], alone: Sequence[Comparison]) -> tuple[Tracker, tuple[str, ...]]:
+    """What one card says, and why."""
+    deciding = [step for step in steps if step.decides]
+    notes = tuple(_step_note(step) for step in deciding)
+    faster = any(step.outcome is Outcome.FASTER for step in deciding)
+    if faster:
+        return Tracker.POSITIVE, notes
+    if not all(step.settled for step in deciding):
+        return Tracker.IN_PROGRESS, notes
+    if not any(arm.kind in COMPETING for comparison in alone for arm in comparison.candidates):
+        return Tracker.NO_CANDIDATE, ()
+    return Tracker.NEGATIVE, notes
+
+
+def _step_note(step: StepVerdict) -> str:
+    where = f"{step.model} ({step.step})"
+    if step.leader is None or step.leader_ratio is None:
+        return f"{where}: {step.outcome}, {step.reason}"
+    why = f", {step.reason}" if step.reason else ""
+    return f"{where}: {step.leader} {said(step.leader_ratio)} {step.outcome}{why}"
+
+
+def _preference(card: CardVerdict) -> tuple[bool, int, str, str]:
+    """Fresh before stale, decided before open, then by name: the first card decides the row."""
+    order = [Tracker.POSITIVE, Tracker.NEGATIVE, Tracker.IN_PROGRESS, Tracker.NO_CANDIDATE]
+    return is_stale(card), order.index(card.tracker), card.device.key, card.device.uuid
+
+
+def is_stale(card: CardVerdict) -> bool:
+    """Whether any isolated measurement of the card has been overtaken by sources or versions."""
+    return any(comparison.stale for comparison in card.comparisons if comparison.context is None)
+
+
+def _microbench_cell(op: str, claims: Claims, cards: Sequence[CardVerdict]) -> Cell:
+    claim = claims.claim(op, TrackerName.UBENCH)
+    if cards:
+        first = cards[0]
+        others = tuple(
+            f"{card.device.name} (card {card.device.uuid}) says {card.tracker}"
+            for card in cards[1:]
+            if card.tracker is not first.tracker and not is_stale(card)
+        )
+        stale = _distinct(
+            reason for comparison in first.comparisons if comparison.context is None for reason in comparison.stale
+        )
+        cell = Cell(
+            symbol=first.tracker,
+            owner=claim.owner if claim else None,
+            link=claim.link if claim else None,
+            stale=bool(stale),
+            notes=(*first.notes, *others, *(f"stale: {reason}" for reason in stale), *_claim_note(claim)),
+        )
+    else:
+        cell = _claimed(claim)
+    if claim is not None and claim.state is ClaimState.DONE and cell.symbol in (Tracker.UNCLAIMED, Tracker.IN_PROGRESS):
+        raise UserError(
+            f"{claims.place(op, TrackerName.UBENCH)}: the µbench of {op} is claimed `done` and the evidence under "
+            f"results/ leaves it open ({'; '.join(cell.notes) or 'nothing was measured on a GPU'}); "
+            "write `state: in_progress` or add the evidence."
+        )
+    return cell
+
+
+def _e2e_cell(op: str, claims: Claims) -> Cell:
+    claim = claims.claim(op, TrackerName.E2E)
+    if claim is not None and claim.state is ClaimState.DONE:
+        raise UserError(
+            f"{claims.place(op, TrackerName.E2E)}: the E2E of {op} is claimed `done` and results/ holds no end-to-end "
+            "verdict; write `state: in_progress` until it does."
+        )
+    return _claimed(claim)
+
+
+def _pr_cell(op: str, claims: Claims, microbench: Tracker) -> Cell:
+    claim = claims.claim(op, TrackerName.PR)
+    if claim is None or claim.state is not ClaimState.DONE:
+        return _claimed(claim)
+    if microbench not in (Tracker.POSITIVE, Tracker.NEGATIVE):
+        raise UserError(
+            f"{claims.place(op, TrackerName.PR)}: the PR of {op} is claimed `done` and its µbench is {microbench}; "
+            "write `state: in_progress` until there is a verdict."
+        )
+    return Cell(symbol=microbench, owner=claim.owner, link=claim.link, notes=_claim_note(claim))
+
+
+def _claimed(claim: Claim | None) -> Cell:
+    if claim is None:
+        return Cell(symbol=Tracker.UNCLAIMED)
+    return Cell(symbol=Tracker.IN_PROGRESS, owner=claim.owner, link=claim.link, notes=_claim_note(claim))
+
+
+def _claim_note(claim: Claim | None) -> tuple[str, ...]:
+    return (f"{claim.owner}: {claim.note}",) if claim is not None and claim.note else ()
+
+
+def _distinct(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(values)))
+
+
+def _providers(judged: Sequence[Judged]) -> dict[str, tuple[str, ...]]:
+    """Versions of the packages that kernels came from, by provider."""
+    found: dict[str, set[str]] = {}
+    for one in judged:
+        for arm in one.measurement.arms:
+            if arm.provider_version:
+                found.setdefault(arm.id.split(".")[0], set()).add(arm.provider_version)
+    return {provider: tuple(sorted(versions)) for provider, versions in sorted(found.items())}
+
+
+def _settings(judged: Sequence[Judged]) -> dict[str, tuple[Setting, ...]]:
+    found: dict[str, list[Setting]] = {}
+    for one in judged:
+        for name, value in one.measurement.settings.items():
+            values = found.setdefault(name, [])
+            if value not in values:
+                values.append(value)
+    return {name: tuple(sorted(values, key=str)) for name, values in sorted(found.items())}

@@ -1,0 +1,187 @@
+"""From the cases of one step of a model to its candidates, weighted by calls, and to its leader."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scipy import stats
+
+from harness.schema.case import Case, Confidence
+from harness.schema.manifest import Manifest
+from harness.schema.measurement import ArmRecord, Measurement
+from harness.schema.verdict import ArmVerdict, CandidateVerdict, Comparison, StepVerdict
+from harness.schema.vocabulary import ArmStatus, Kind, Outcome, Role
+from harness.stats.combine import CaseEffect, three_way, weighted_log_ratio
+from harness.stats.estimators import Interval, hl_interval
+from harness.stats.units import log_percent, log_ratios
+from harness.verdict.compare import BAND_PCT, block_times_us, ratio_span, span, time_span
+
+COMPETING = (Kind.REWRITE, Kind.TRITON, Kind.CUDA)
+"""Kinds that can lead: eager native and the baseline's own formula are yardsticks."""
+AS_BASELINE = Interval(estimate=0.0, lower=0.0, upper=0.0, se=1e-9, df=1.0)
+"""Effect on a case a candidate is not eligible for: the very same program runs there."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A measurement with its verdict."""
+
+    measurement: Measurement
+    comparison: Comparison
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One case of a candidate's weighted sum: its arm, or None where the baseline stands in."""
+
+    case: Case
+    measurement: Measurement
+    arm: ArmRecord | None
+
+    def effect(self, blocks: slice) -> CaseEffect:
+        """On the blocks given."""
+        baseline = next(arm for arm in self.measurement.arms if arm.role is Role.BASELINE)
+        base_us = block_times_us(baseline)[blocks]
+        effect = AS_BASELINE
+        if self.arm is not None:
+            effect = hl_interval(log_ratios(base_us, block_times_us(self.arm)[blocks]))
+        return CaseEffect(time_span(base_us).estimate, self.case.calls, effect)
+
+
+ALL, EVEN, ODD = slice(None), slice(0, None, 2), slice(1, None, 2)
+
+
+def judge_steps(manifest: Manifest, alone: Mapping[str, Judged]) -> tuple[StepVerdict, ...]:
+    """Every step of every model of the manifest on one card; `alone` holds the isolated measurements by case id."""
+    return tuple(_judge_step(manifest, model, step, cases, alone) for (model, step), cases in manifest.steps().items())
+
+
+def _judge_step(
+    manifest: Manifest, model: str, step: str, cases: Sequence[Case], alone: Mapping[str, Judged]
+) -> StepVerdict:
+    known = [case for case in cases if case.confidence is not Confidence.MEMORY]
+    counted = known or list(cases)
+    ids = dict.fromkeys(arm.id for case in counted if case.id in alone for arm in alone[case.id].comparison.candidates)
+    judged = [_judge_candidate(candidate, counted, alone) for candidate in ids]
+    common = StepVerdict(
+        model=model,
+        step=step,
+        case_ids=tuple(case.id for case in counted),
+        left_out=tuple(case.id for case in cases if case not in counted),
+        decides=model in manifest.deciding_models and bool(known),
+        candidates=tuple(verdict for verdict, _ in judged),
+        outcome=Outcome.NOT_RUN,
+        reason="",
+        settled=False,
+    )
+    running = {verdict.id: parts for verdict, parts in judged if parts and verdict.kind in COMPETING}
+    if running:
+        return _with_leader(common, running)
+    outcome, reason, settled = _without_leader(counted, alone, common.candidates)
+    return common.model_copy(update={"outcome": outcome, "reason": reason, "settled": settled})
+
+
+def _judge_candidate(
+    candidate: str, cases: Sequence[Case], alone: Mapping[str, Judged]
+) -> tuple[CandidateVerdict, list[_Part]]:
+    """The candidate's verdict and, where all its cases are measured and valid, the parts of its weighted sum."""
+    parts: list[_Part] = []
+    missing: list[str] = []
+    invalid: list[str] = []
+    waiting: list[str] = []
+    arms: list[ArmVerdict] = []
+    for case in cases:
+        judged = alone.get(case.id)
+        arm = next((a for a in judged.comparison.candidates if a.id == candidate), None) if judged else None
+        if judged is None or judged.comparison.case_changed or arm is None:
+            missing.append(case.id)
+            continue
+        arms.append(arm)
+        if judged.comparison.invalid:
+            invalid.append(f"{case.id}: {judged.comparison.invalid}")
+        elif arm.outcome is Outcome.INVALID:
+            invalid.append(f"{case.id}: {arm.reason}")
+        elif arm.status in (ArmStatus.NOT_INSTALLED, ArmStatus.REHEARSED):
+            waiting.append(arm.reason)
+        else:
+            timed = None if arm.status is ArmStatus.INELIGIBLE else judged.measurement.arm(candidate)
+            parts.append(_Part(case, judged.measurement, timed))
+    covered = sum(part.arm is not None for part in parts)
+    reason = ""
+    if invalid:
+        reason = "; ".join(invalid)
+    elif waiting:
+        reason = waiting[0]
+    elif missing:
+        reason = f"not measured: {', '.join(missing)}"
+    elif not covered:
+        reason = "not eligible for any of the cases: " + "; ".join(dict.fromkeys(arm.reason for arm in arms))
+    kind = next(arm.kind for judged in alone.values() for arm in judged.comparison.candidates if arm.id == candidate)
+    verdict = CandidateVerdict(
+        id=candidate,
+        kind=kind,
+        outcome=Outcome.INVALID if invalid else Outcome.NOT_RUN,
+        reason=reason,
+        waiting=not invalid and bool(waiting or missing),
+        covered=covered,
+        cases=len(cases),
+    )
+    if reason:
+        return verdict, []
+    effects = [part.effect(ALL) for part in parts]
+    weighted = weighted_log_ratio(effects)
+    step_us = sum(effect.baseline_us * effect.calls for effect in effects)
+    figures = {
+        "outcome": three_way(weighted, BAND_PCT),
+        "ratio": ratio_span(weighted),
+        "effect_log_pct": span(weighted),
+        "geomean_ratio": math.exp(sum(effect.effect.estimate for effect in effects) / len(effects) / 100),
+        "baseline_step_us": step_us,
+        "candidate_step_us": step_us / math.exp(weighted.estimate / 100),
+    }
+    return verdict.model_copy(update=figures), parts
+
+
+def _with_leader(common: StepVerdict, running: Mapping[str, Sequence[_Part]]) -> StepVerdict:
+    chosen_on = {name: weighted_log_ratio([part.effect(EVEN) for part in parts]) for name, parts in running.items()}
+    leader = max(chosen_on, key=lambda name: chosen_on[name].estimate)
+    confirmed = weighted_log_ratio([part.effect(ODD) for part in running[leader]])
+    outcome = three_way(confirmed, BAND_PCT)
+    absent = [c for c in common.candidates if c.kind in COMPETING and c.waiting]
+    reason = ""
+    if outcome is Outcome.INCONCLUSIVE:
+        reason = "the interval reaches over ±1 %; more seconds per arm would narrow it"
+    elif absent and outcome is not Outcome.FASTER:
+        reason = "; ".join(f"{c.id}: {c.reason}" for c in absent)
+    return common.model_copy(
+        update={
+            "leader": leader,
+            "leader_ratio": ratio_span(confirmed),
+            "p_faster": float(stats.t.sf((confirmed.estimate - log_percent(BAND_PCT)) / confirmed.se, confirmed.df)),
+            "outcome": outcome,
+            "reason": reason,
+            "settled": not reason,
+        }
+    )
+
+
+def _without_leader(
+    cases: Sequence[Case], alone: Mapping[str, Judged], candidates: Sequence[CandidateVerdict]
+) -> tuple[Outcome, str, bool]:
+    """Outcome, reason and whether it is settled, where no candidate can be weighed."""
+    missing = [case.id for case in cases if case.id not in alone or alone[case.id].comparison.case_changed]
+    if missing:
+        changed = [case_id for case_id in missing if case_id in alone]
+        what = "not measured" if not changed else "not measured at the manifest's present sizes"
+        return Outcome.NOT_RUN, f"{what}: {', '.join(missing)}", False
+    invalid = [f"{case.id}: {why}" for case in cases if (why := alone[case.id].comparison.invalid)]
+    if invalid:
+        return Outcome.INVALID, "; ".join(invalid), False
+    competing = [candidate for candidate in candidates if candidate.kind in COMPETING]
+    if not competing:
+        return Outcome.NOT_RUN, "no candidate", True
+    open_ones = [c for c in competing if c.outcome is Outcome.INVALID or c.waiting]
+    if not open_ones:
+        return Outcome.NOT_RUN, "no candidate is eligible", True
+    outcome = Outcome.INVALID if any(c.outcome is Outcome.INVALID for c in open_ones) else Outcome.NOT_RUN
+    return outcome, "; ".join(f"{c.id}: {c.reason}" for c in open_ones), False
