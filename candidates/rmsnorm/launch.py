@@ -22,10 +22,11 @@ class Plan:
 
 def make_plan(rows: int, width: int) -> Plan:
     """Rows per program and warps, from the row's width in elements."""
-    padded = sum(split_row(width))
-    if padded <= 512:
-        return Plan(rows=1 << (4096 // padded).bit_length() - 1, warps=4)
-    return Plan(rows=1, warps=min(max(padded // 512, 4), 16))
+    head, tail = split_row(width)
+    if head + tail <= 512:
+        return Plan(rows=1 << (4096 // (head + tail)).bit_length() - 1, warps=4)
+    # eight elements of the tail per thread: head and tail then share a layout, and no exchange is needed
+    return Plan(rows=1, warps=min(max((tail or head) // 256, 1), 16))
 
 
 def split_row(width: int) -> tuple[int, int]:
