@@ -1,0 +1,36 @@
+"""Statistics never weigh on a run: intervals are recomputed at every block, simulations run in the normal suite."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from harness.stats import RuleSettings, decide, hl_interval
+from harness.stats.simulate import TIER_600, Noise, simulate_sequences
+
+RNG = np.random.default_rng(0)
+
+
+def test_interval_of_a_hundred_blocks(benchmark: BenchmarkFixture) -> None:
+    benchmark(hl_interval, RNG.normal(0, 1, 100))
+    assert benchmark.stats["median"] < 0.01
+
+
+def test_ruling_on_eight_processes(benchmark: BenchmarkFixture) -> None:
+    processes = [RNG.normal(1.0, 0.3, 24) for _ in range(8)]
+    benchmark(decide, processes, 8, RuleSettings())
+    assert benchmark.stats["median"] < 0.05
+
+
+def test_a_thousand_simulated_sequences(benchmark: BenchmarkFixture) -> None:
+    run = lambda: simulate_sequences(Noise.GAUSSIAN_2, TIER_600, 1000, np.random.default_rng(0), RuleSettings())  # noqa: E731
+    benchmark.pedantic(run, rounds=3)
+    assert benchmark.stats["median"] < 2.0
+
+
+@pytest.mark.parametrize("module", ["harness.stats", "harness.stats.simulate", "harness.calibrate"])
+def test_statistics_do_not_import_torch(module: str) -> None:
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
