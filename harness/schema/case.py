@@ -79,7 +79,7 @@ class Case(BaseModel):
     source: Annotated[str, Field(min_length=10)]
     """Where the dims come from: file, PR or formula."""
     confidence: Confidence
-    """How the dims are known."""
+    """How the dims are known; a model known only from `memory` decides no row."""
     formula: dict[DimName, str] = Field(default_factory=dict)
     """Dim name to whole-number arithmetic (+ - * // and brackets) that must give the dim; needed when derived."""
     rehearsal: dict[DimName, Dim]

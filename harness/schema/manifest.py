@@ -162,7 +162,8 @@ def _against_op(case: Case, op: "Op") -> Iterator[Problem]:
             value = case.params[param]
             yield (
                 ("params", param),
-                f"`params.{param}` is {value!r}, a {type(value).__name__}; write a {expected.__name__}.",
+                f"`params.{param}` is {value!r} of type {type(value).__name__}; write a value of type "
+                f"{expected.__name__}.",
             )
     for param in case.params.keys() - op.params.keys():
         yield ("params", param), f"{op.id} takes no `{param}`; remove it; it takes {', '.join(op.params)}."

@@ -42,7 +42,11 @@ def load_model(path: Path, model: type[Model]) -> tuple[Model, Document]:
         for details in error.errors(include_url=False):
             loc = details["loc"] if details["type"] == "missing" else document.known(details["loc"])
             found.setdefault(loc, []).append(details)
-        problems = [(loc, _sentence(document, schema, loc, errors)) for loc, errors in found.items()]
+        # a list whose items are all wrong is reported as too short as well
+        consequences = {loc[:length] for loc in found for length in range(len(loc))}
+        problems = [
+            (loc, _sentence(document, schema, loc, errors)) for loc, errors in found.items() if loc not in consequences
+        ]
         raise UserError("\n".join(sentences(document, problems))) from error
 
 
@@ -72,9 +76,7 @@ def name(document: Document, loc: Loc) -> str:
 def _sentence(document: Document, schema: dict[str, Any], loc: Loc, errors: list[ErrorDetails]) -> str:
     details = errors[0]
     if details["type"] == "missing":
-        what = _node(schema, loc).get("description", "")
-        hint = " ".join(what.split("\n\n")[0].split()).rstrip(".").replace("`", "")
-        return f"`{name(document, loc)}` is missing; add it" + (f" ({hint})." if hint else ".")
+        return f"`{name(document, loc)}` is missing; add it{_hint(schema, loc)}."
     if details["type"] == "extra_forbidden":
         known = list(_node(schema, loc[:-1]).get("properties", {}))
         close = difflib.get_close_matches(str(loc[-1]), known, n=1)
@@ -83,12 +85,20 @@ def _sentence(document: Document, schema: dict[str, Any], loc: Loc, errors: list
     label = f"`{name(document, loc)}`" if loc else "the file"
     if details["type"] == "value_error":
         return f"{label}: {details['msg'].removeprefix('Value error, ')}"
-    return f"{label} is {_short(details['input'])} and {' or '.join(dict.fromkeys(map(_requirement, errors)))}."
+    hint = _hint(schema, loc) if details["type"] == "string_pattern_mismatch" and loc == details["loc"] else ""
+    return f"{label} is {_short(details['input'])} and {' or '.join(dict.fromkeys(map(_requirement, errors)))}{hint}."
 
 
 def _requirement(details: ErrorDetails) -> str:
     plain = _PLAIN.get(details["type"])
     return plain or re.sub(r"^\w+ should ", "must ", details["msg"]).rstrip(".")
+
+
+def _hint(schema: dict[str, Any], loc: Loc) -> str:
+    """The field's own description in brackets, or nothing."""
+    first = _node(schema, loc).get("description", "").split("\n\n")[0]
+    hint = " ".join(first.split()).rstrip(".").replace("`", "")
+    return f" ({hint})" if hint else ""
 
 
 def _short(value: Any) -> str:
@@ -101,7 +111,7 @@ def _node(schema: dict[str, Any], loc: Loc) -> dict[str, Any]:
     node = _resolved(schema, schema)
     for part in loc:
         inner = node.get("items") if isinstance(part, int) else node.get("properties", {}).get(part)
-        inner = inner or node.get("additionalProperties")
+        inner = inner or next(iter(node.get("patternProperties", {}).values()), None)
         node = _resolved(schema, inner) if isinstance(inner, dict) else {}
     return node
 
