@@ -18,8 +18,9 @@ from harness import catalog
 from harness.measure import environment
 from harness.measure.arms import NATIVE_ID
 from harness.measure.clock import clock_for
-from harness.measure.comparison import Comparison, DeviceLostError
+from harness.measure.comparison import Comparison
 from harness.measure.controls import read_controls
+from harness.measure.link import DeviceLostError
 from harness.protocol import (
     Begin,
     BlockQuery,

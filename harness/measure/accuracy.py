@@ -4,7 +4,9 @@ An element passes if it is within `atol + rtol·|native|` of native, or if it is
 is, plus one ULP of the largest operand. Native itself rounds, so a kernel nearer to the truth must not fail; and since
 all-zero output passes allclose wherever |native| <= atol, the RMS error against the oracle must also stay within 1.5 x
 native's. On scaled or shifted inputs native is no yardstick: there the first branch is the same tolerance against the
-oracle, with atol in units of the oracle's RMS, so that it means the same at any scale. Comparisons run in chunks: no temporary is larger than some hundred MB.
+oracle, with atol in units of the oracle's RMS, so that it means the same at any scale.
+
+Comparisons run in chunks: no temporary is larger than some hundred MB.
 """
 
 from __future__ import annotations

@@ -1,0 +1,68 @@
+"""What is known of one arm while its comparison runs, and the record it becomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from harness.measure.arms import Arm, autotuned_configs
+from harness.measure.clock import Timed
+from harness.measure.engagement import Profile
+from harness.measure.gate import ArmGate
+from harness.schema.measurement import ArmRecord, GateRecord
+from harness.schema.vocabulary import ArmStatus, Kind
+
+
+@dataclass
+class ArmState:
+    """What is known of one arm so far."""
+
+    arm: Arm
+    status: ArmStatus = ArmStatus.OK
+    reason: str = ""
+    gate: ArmGate | None = None
+    notes: tuple[str, ...] = ()
+    gate_after: GateRecord | None = None
+    profile: Profile | None = None
+    build_s: float = 0.0
+    peak_bytes: int = 0
+    host_us: float | None = None
+    do_bench_us: float | None = None
+    timed: Timed | None = None
+    samples_us: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it is still in the comparison."""
+        return self.status is ArmStatus.OK
+
+    def fail(self, status: ArmStatus, reason: str) -> None:
+        """Take it out of the comparison; the first reason sticks."""
+        if self.alive:
+            self.status, self.reason = status, reason
+
+    def record(self, source_sha256: str) -> ArmRecord:
+        """As stored."""
+        arm, candidate, profile = self.arm, self.arm.candidate, self.profile
+        return ArmRecord(
+            id=arm.id,
+            kind=arm.kind,
+            role=arm.role,
+            contract=arm.contract,
+            status=self.status,
+            reason=self.reason,
+            provider_version=candidate.provider.version() if candidate else None,
+            source_sha256=source_sha256,
+            gate=self.gate.record(self.notes) if self.gate and self.gate.variants else None,
+            gate_after=self.gate_after,
+            kernels=profile.kernels if profile else (),
+            graph_count=arm.counter.graphs if arm.counter else None,
+            registration=arm.registration,
+            tags=autotuned_configs(candidate) if candidate and candidate.kind is Kind.TRITON else {},
+            build_s=self.build_s,
+            peak_bytes=self.peak_bytes,
+            host_us=self.host_us,
+            profiler_us=profile.device_us if profile else None,
+            do_bench_us=self.do_bench_us,
+            launches=self.timed.launches if self.timed else 0,
+            samples_us=tuple(self.samples_us),
+        )

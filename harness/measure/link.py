@@ -1,0 +1,87 @@
+"""The worker's line to its supervisor, and how steps that touch an arm are announced, limited and blamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from typing import Protocol
+
+import torch
+
+from harness.measure.armstate import ArmState
+from harness.schema.measurement import TelemetryRecord
+from harness.schema.vocabulary import ArmStatus
+
+
+class Phase(Enum):
+    """Steps that touch one arm: name and time limit in seconds."""
+
+    BUILD = ("build", 600.0)
+    PROBE = ("contract", 300.0)
+    GATE = ("gate", 180.0)
+    PROFILE = ("profile", 120.0)
+    CAPTURE = ("capture", 180.0)
+    SAMPLE = ("timing", 300.0)
+    AFTER = ("gate after", 180.0)
+
+    def __init__(self, label: str, limit_s: float) -> None:
+        self.label = label
+        self.limit_s = limit_s
+
+
+class Link(Protocol):
+    """The worker's line to the process that supervises it."""
+
+    def begin(self, arm: str, phase: str, limit_s: float) -> None:
+        """Say which arm the next step touches and how long it may take."""
+
+    def block_void(self, start_s: float, stop_s: float) -> str:
+        """Ask the watcher whether a block counts."""
+        ...
+
+    def telemetry(self, start_s: float, stop_s: float, void: int) -> TelemetryRecord:
+        """The watcher's summary of a span."""
+        ...
+
+    def blocks(self, done: int, most: int) -> None:
+        """Tell progress."""
+
+
+class DeviceLostError(Exception):
+    """The CUDA context is unusable after an arm's error; only a new process helps. Carries the arm and the error."""
+
+    def __init__(self, arm: str, error: str) -> None:
+        super().__init__(f"{arm}: {error}")
+        self.arm = arm
+        self.error = error
+
+
+def synchronize(device_type: str) -> None:
+    """Wait for the device; raises the sticky error of an earlier launch."""
+    if device_type == "cuda":
+        torch.cuda.synchronize()
+
+
+@contextmanager
+def touching(link: Link, state: ArmState, phase: Phase, device_type: str) -> Iterator[None]:
+    """Announce the arm; turn its exceptions into its status, or into DeviceLostError when the context is gone."""
+    link.begin(state.arm.id, phase.label, phase.limit_s)
+    try:
+        yield
+        synchronize(device_type)
+    except torch.OutOfMemoryError as error:
+        state.fail(ArmStatus.OUT_OF_MEMORY, f"in {phase.label}: {first_line(error)}")
+        torch.cuda.empty_cache()
+    except Exception as error:
+        try:
+            synchronize(device_type)
+        except Exception as sticky:
+            raise DeviceLostError(state.arm.id, f"in {phase.label}: {first_line(sticky)}") from error
+        state.fail(ArmStatus.CRASHED, f"in {phase.label}: {type(error).__name__}: {first_line(error)}")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, cut to a length that fits a table's footnote."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__

@@ -1,0 +1,148 @@
+"""The timed part of one comparison: rotating sets, one method for all arms, the replayed path checked, the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from harness.measure.arms import BASELINE_ID
+from harness.measure.armstate import ArmState
+from harness.measure.clock import ArmSets, Clock, Rotation, clock_for, launches_for, plan_rotation
+from harness.measure.controls import copy_time_us
+from harness.measure.engagement import PROFILED_CALLS, profiled
+from harness.measure.gate import ArmGate, Gate, tensors_of
+from harness.measure.link import Link, Phase, synchronize, touching
+from harness.measure.sampler import Budget, Samples, host_time_us, sample, warm_up
+from harness.op import Args, Device
+from harness.schema.vocabulary import ArmStatus, Cache, Method, Role
+
+_COLD_PROFILE_CALLS = 200
+"""Most calls in the cold profile of the cross-check."""
+
+
+class TimedPart:
+    """Arms that passed the gate, ready to be sampled over rotating sets of `base`."""
+
+    def __init__(
+        self, states: list[ArmState], gate: Gate, device: Device, link: Link, base: Args, bytes_moved: int
+    ) -> None:
+        self.states = [state for state in states if state.alive]
+        self.gate = gate
+        self.device = device
+        self.link = link
+        mutated = tuple(sorted({name for state in self.states for name in state.arm.mutates}))
+        baseline = next(state.arm for state in self.states if state.arm.id == BASELINE_ID)
+        output_bytes = sum(output.untyped_storage().nbytes() for output in baseline.outputs(base))
+        input_bytes = sum(t.untyped_storage().nbytes() for t in tensors_of(base).values())
+        clock = clock_for(device, capturable=True)
+        estimates = self._estimates(clock, base)
+        rotation = plan_rotation(input_bytes + output_bytes, device)
+        if mutated:
+            # A launch that changes its inputs needs its own set, so there are as many sets as launches.
+            needed = launches_for(min(estimates.values()), 1)
+            rotation = Rotation(max(rotation.sets, needed), rotation.set_bytes, rotation.cache)
+        self.rotation = rotation
+        self.sets = ArmSets(base, rotation.sets, mutated)
+        if rotation.cache is Cache.COLD:
+            touched = self.sets.distinct_bytes() + output_bytes * rotation.sets
+            assert touched >= 5 * device.l2_bytes, f"{touched} bytes rotate, L2 is {device.l2_bytes}"
+        self.clock = self._ready(clock, {} if mutated else estimates)
+        self.copy_us = copy_time_us(self.clock, bytes_moved, rotation.sets, torch.device(device.type))
+
+    def _estimates(self, clock: Clock, base: Args) -> dict[str, float]:
+        """Rough µs per call of the arms that leave their inputs alone (the baseline is always one)."""
+        estimates: dict[str, float] = {}
+        for state in self.states:
+            if not state.arm.mutates:
+                with touching(self.link, state, Phase.CAPTURE, self.device.type):
+                    estimates[state.arm.id] = clock.estimate_us(partial(state.arm.call, **state.arm.prepared(base)))
+        return estimates
+
+    def _ready(self, clock: Clock, estimates: dict[str, float]) -> Clock:
+        """Make every arm ready under one method: where one arm cannot be captured, all are timed by events."""
+        sets = self.sets
+        for state in self.states:
+            if not state.alive:
+                continue
+            sets.restore()
+            count = len(sets.sets)
+            launches = launches_for(estimates[state.arm.id], count) if state.arm.id in estimates else count
+            with touching(self.link, state, Phase.CAPTURE, self.device.type):
+                try:
+                    state.timed = clock.ready(state.arm, sets.prepared(state.arm), launches)
+                except torch.OutOfMemoryError:
+                    raise
+                except RuntimeError:
+                    synchronize(self.device.type)
+                    if clock.method is not Method.CUDA_GRAPH:
+                        raise
+                    return self._ready(clock_for(self.device, capturable=False), estimates)
+        return clock
+
+    def check_replay(self, seed_offset: int, *, after: bool) -> None:
+        """New values in the first set, NaN in the outputs, one replay of the timed launches, and the gate again."""
+        fresh = self.gate.draw(seed_offset)
+        for name, tensor in tensors_of(fresh).items():
+            self.sets.sets[0][name].copy_(tensor)
+        self.sets.keep_as_pristine()
+        reference = self.gate.reference(fresh)
+        for state in self.states:
+            if not state.alive or state.timed is None:
+                continue
+            with touching(self.link, state, Phase.AFTER if after else Phase.CAPTURE, self.device.type):
+                self.sets.restore()
+                if not state.arm.returns:
+                    for output in (output for outputs in state.timed.outputs for output in outputs):
+                        output.fill_(float("nan"))
+                state.timed.replay()
+                judged = ArmGate(self.gate, state.arm)
+                judged.judge(state.timed.outputs[0], reference)
+                if after:
+                    state.gate_after = judged.record()
+                if judged.reason:
+                    when = "after timing" if after else "on the replayed path"
+                    state.fail(ArmStatus.GATE_FAILED, f"{when}: {judged.reason}")
+        self.sets.restore()
+
+    def sample(self, budget_per_arm_s: float, seed: int, *, trial: bool) -> Samples:
+        """Warm up and measure blocks; each arm's state keeps its samples."""
+        alive = [state for state in self.states if state.alive and state.timed is not None]
+        timed = [state.timed for state in alive if state.timed is not None]
+        baseline = next(i for i, state in enumerate(alive) if state.arm.role is Role.BASELINE)
+        budget = Budget(budget_per_arm_s * len(alive))
+        if trial:
+            budget = Budget(0.0, min_blocks=2, max_blocks=2)
+        self.link.begin("", Phase.SAMPLE.label, Phase.SAMPLE.limit_s + budget.seconds)
+        warm_up(timed, baseline, self.sets.restore)
+        samples = sample(
+            timed,
+            baseline,
+            seed=seed,
+            budget=budget,
+            prepare=self.sets.restore,
+            block_void=self.link.block_void,
+            progress=lambda done: self.link.blocks(done, budget.max_blocks),
+        )
+        for state, pairs in zip(alive, samples.pairs_us, strict=True):
+            state.samples_us = pairs
+        return samples
+
+    def host_times(self, *, cross_checks: bool) -> None:
+        """Launch-inclusive wall time of every arm; on request do_bench and CUPTI beside our clock."""
+        for state in self.states:
+            if not state.alive or state.timed is None:
+                continue
+            with touching(self.link, state, Phase.PROFILE, self.device.type):
+                calls: list[Callable[[], object]] = [
+                    partial(state.arm.call, **a) for a in self.sets.prepared(state.arm)
+                ]
+                state.host_us = host_time_us(self.clock, calls[0])
+                if cross_checks and self.device.type == "cuda":
+                    from triton.testing import do_bench
+
+                    state.do_bench_us = float(do_bench(calls[0], warmup=10, rep=50, return_mode="median")) * 1e3
+                    cold = calls[:_COLD_PROFILE_CALLS] if len(calls) > 1 else calls * PROFILED_CALLS
+                    state.profile = profiled(cold, self.device.type, partial(synchronize, self.device.type))
+        self.sets.restore()
