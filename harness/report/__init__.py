@@ -1,0 +1,95 @@
+"""From verdicts to the files of `reports/`, and back: recompute them and compare, without torch.
+
+Everything but the pictures is the same bytes wherever it is made.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from harness.report import matrix, page, rehearsal
+from harness.schema.claims import Claims, load_claims
+from harness.schema.manifest import load_manifests
+from harness.schema.verdict import Verdicts
+from harness.store import Store
+from harness.verdict import decide, present
+
+DIGITS = 6
+"""Significant digits in verdicts.json: a difference of 0.1 % needs 4."""
+
+
+def recompute(root: Path) -> Verdicts:
+    """Decide everything from `results/`, `shapes/`, `candidates/` and `reports/claims.yaml` below the root.
+
+    Raises UserError for a damaged store, a wrong manifest, or a claim that contradicts the evidence.
+    """
+    manifests = load_manifests(root / "shapes")
+    claims_file = root / "reports" / "claims.yaml"
+    claims = load_claims(claims_file) if claims_file.exists() else Claims(rows={})
+    return decide(Store(root / "results").load(), manifests, claims, present(root, manifests))
+
+
+def render(verdicts: Verdicts) -> dict[str, str]:
+    """The text files of `reports/` by name."""
+    pages = {f"{row.op}.md": page.render(row) for row in verdicts.rows if row.cards}
+    return {
+        "matrix.md": matrix.render(verdicts),
+        "rehearsal.md": rehearsal.render(verdicts),
+        "verdicts.json": to_json(verdicts),
+        **pages,
+    }
+
+
+def write_all(verdicts: Verdicts, folder: Path) -> list[Path]:
+    """Write every report and picture; return the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, content in render(verdicts).items():
+        (folder / name).write_bytes(content.encode())
+        written.append(folder / name)
+    pictured = [row for row in verdicts.rows if row.cards]
+    if pictured:
+        from harness.report.plots import draw  # matplotlib alone takes longer to import than all the rest
+
+        for row in pictured:
+            draw(row, folder / f"{row.op}.png")
+            written.append(folder / f"{row.op}.png")
+    return written
+
+
+def verify(root: Path) -> list[str]:
+    """How `reports/` differs from what `results/` say, a sentence each; empty when every byte is the same."""
+    verdicts = recompute(root)
+    differences = [
+        f"reports/{row.op}.md has no evidence under results/; remove it."
+        for row in verdicts.rows
+        if not row.cards and (root / "reports" / f"{row.op}.md").exists()
+    ]
+    for name, content in render(verdicts).items():
+        file = root / "reports" / name
+        if not file.exists():
+            differences.append(f"reports/{name} is missing; run `harness matrix`.")
+        elif (found := file.read_bytes()) != content.encode():
+            line = _first_difference(found.split(b"\n"), content.encode().split(b"\n"))
+            differences.append(f"reports/{name}:{line} is not what results/ say; run `harness matrix`.")
+    return differences
+
+
+def _first_difference(found: list[bytes], expected: list[bytes]) -> int:
+    """1-based line at which two texts part."""
+    pairs = enumerate(zip(found, expected, strict=False), start=1)
+    return next((line for line, (a, b) in pairs if a != b), min(len(found), len(expected)) + 1)
+
+
+def to_json(verdicts: Verdicts) -> str:
+    """Canonical JSON: fields in the order of the schema, numbers to six significant digits."""
+    rounded = _rounded(verdicts.model_dump(mode="json"))
+    return json.dumps(rounded, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    return [_rounded(inner) for inner in value] if isinstance(value, list) else value

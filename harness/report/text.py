@@ -11,7 +11,8 @@ from harness.schema.vocabulary import Cache, Kind, Method, Outcome
 NOTHING = "–"
 """A cell for which there is no figure."""
 
-_MARKUP = re.compile(r"([\\`*_\[\]<>|~&$])")
+_MARKUP = re.compile(r"([\\`*<>|~&$]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_]))")
+"""What GitHub would read as markup; an underscore inside a word and a bracket that opens no link are left alone."""
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\s]+")
 
 _DTYPES = {Dtype.BF16: "bf16", Dtype.FP16: "fp16", Dtype.FP32: "fp32"}

@@ -67,9 +67,9 @@ class ArmVerdict(Record):
     launches: int = 0
 
     @property
-    def timed(self) -> bool:
-        """Whether there are times to show, valid or not."""
-        return self.time_us is not None
+    def cross_checked(self) -> bool:
+        """Whether other clocks read it in the same run, over the same rotation."""
+        return self.time_us is not None and self.do_bench_us is not None
 
 
 class Comparison(Record):
@@ -168,6 +168,15 @@ class StepVerdict(Record):
     """Nothing more could be measured here: it says so even where the outcome is not FASTER."""
 
 
+class Agreement(Record):
+    """Our time over another clock's time of the same callables in the same run."""
+
+    arms: int
+    median: float
+    lowest: float
+    highest: float
+
+
 class CardVerdict(Record):
     """One op on one card (or one CPU): nothing is pooled across cards."""
 
@@ -182,6 +191,10 @@ class CardVerdict(Record):
     git_shas: tuple[str, ...]
     settings: dict[str, tuple[Setting, ...]]
     comparisons: tuple[Comparison, ...]
+    profiler_agreement: Agreement | None
+    """With CUPTI, through the torch profiler."""
+    do_bench_agreement: Agreement | None
+    """With `triton.testing.do_bench`."""
     steps: tuple[StepVerdict, ...]
     tracker: Tracker
     """What this card alone would print."""

@@ -1,12 +1,22 @@
 """From the cards of an op to its row of the matrix: three cells, each a symbol with its reasons."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from statistics import median
 
 from harness.errors import UserError
 from harness.schema.claims import Claim, Claims, ClaimState, TrackerName
 from harness.schema.manifest import Manifest
 from harness.schema.measurement import Setting
-from harness.schema.verdict import CardVerdict, Cell, Comparison, RowVerdict, Span, StepVerdict
+from harness.schema.verdict import (
+    Agreement,
+    ArmVerdict,
+    CardVerdict,
+    Cell,
+    Comparison,
+    RowVerdict,
+    Span,
+    StepVerdict,
+)
 from harness.schema.vocabulary import Outcome, Tracker
 from harness.stats.combine import holm
 from harness.verdict.compare import compare
@@ -34,6 +44,8 @@ def judge_card(manifest: Manifest, chosen: Mapping[Slot, Chosen]) -> CardVerdict
         git_shas=_distinct(environment.git_sha or "none" for environment in environments),
         settings=_settings(judged),
         comparisons=tuple(one.comparison for one in judged),
+        profiler_agreement=_agreement(judged, lambda arm: arm.profiler_us),
+        do_bench_agreement=_agreement(judged, lambda arm: arm.do_bench_us),
         steps=steps,
         tracker=tracker,
         notes=notes,
@@ -190,6 +202,18 @@ def _providers(judged: Sequence[Judged]) -> dict[str, tuple[str, ...]]:
             if arm.provider_version:
                 found.setdefault(arm.id.split(".")[0], set()).add(arm.provider_version)
     return {provider: tuple(sorted(versions)) for provider, versions in sorted(found.items())}
+
+
+def _agreement(judged: Sequence[Judged], other_us: Callable[[ArmVerdict], float | None]) -> Agreement | None:
+    ratios = [
+        arm.time_us.estimate / other
+        for one in judged
+        for arm in one.comparison.arms
+        if arm.cross_checked and arm.time_us is not None and (other := other_us(arm))
+    ]
+    if not ratios:
+        return None
+    return Agreement(arms=len(ratios), median=median(ratios), lowest=min(ratios), highest=max(ratios))
 
 
 def _settings(judged: Sequence[Judged]) -> dict[str, tuple[Setting, ...]]:

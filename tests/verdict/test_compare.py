@@ -73,11 +73,11 @@ def test_a_unit_of_time_changes_no_outcome(scale: float, seed: int, speedup: flo
     roofline = of.roofline.model_copy(update={"copy_us": of.roofline.copy_us * scale})
     controls = of.controls.model_copy(update={"copy_bytes_per_us": of.controls.copy_bytes_per_us / scale})
     scaled = scaled.model_copy(update={"roofline": roofline, "controls": controls})
-    one, other = arm(of), arm(scaled)
-    assert one.outcome is other.outcome
-    assert one.effect_log_pct is not None
+    found, other = arm(of), arm(scaled)
+    assert found.outcome is other.outcome
+    assert found.effect_log_pct is not None
     assert other.effect_log_pct is not None
-    assert other.effect_log_pct.estimate == pytest.approx(one.effect_log_pct.estimate, abs=1e-6)
+    assert other.effect_log_pct.estimate == pytest.approx(found.effect_log_pct.estimate, abs=1e-6)
 
 
 def test_drift_that_hits_both_ways_alike_cancels_in_the_block() -> None:

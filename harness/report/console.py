@@ -1,0 +1,96 @@
+"""The table that `harness bench` ends with, for a terminal of 80 columns or more."""
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from harness.report import text
+from harness.report.matrix import device_name
+from harness.report.page import conclusion
+from harness.schema.verdict import ArmVerdict, CardVerdict, Comparison, RowVerdict
+from harness.schema.vocabulary import ArmStatus, Outcome
+
+_MARKS = {
+    Outcome.FASTER: ("▲", "bold green"),
+    Outcome.TIE: ("=", "default"),
+    Outcome.SLOWER: ("▼", "red"),
+    Outcome.INCONCLUSIVE: ("?", "yellow"),
+}
+_SHORT = {
+    ArmStatus.INELIGIBLE: "ineligible",
+    ArmStatus.NOT_INSTALLED: "absent",
+    ArmStatus.REHEARSED: "gate ok",
+}
+MAX_COLUMNS = 6
+"""Candidates side by side in 80 columns; more are put below in a table of their own."""
+
+
+def outcome_table(row: RowVerdict, card: CardVerdict) -> RenderableType:
+    """Cases down, candidates across: ratio to torch.compile and outcome; reasons and the conclusion below."""
+    names = list(dict.fromkeys(arm.id for one in card.comparisons for arm in one.candidates))
+    letters = {name: _letter(index) for index, name in enumerate(names)}
+    chunks = [names[start : start + MAX_COLUMNS] for start in range(0, len(names), MAX_COLUMNS)] or [[]]
+    title = f"{row.title} on {device_name(card, row)}: t(torch.compile) / t(candidate)"
+    parts: list[RenderableType] = [Text(title, style="bold")]
+    for chunk in chunks:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        table.add_column("case", max_width=28, overflow="fold")
+        table.add_column("µs", justify="right")
+        for name in chunk:
+            table.add_column(letters[name], justify="right")
+        for one in card.comparisons:
+            table.add_row(*_line(one, chunk))
+        parts.append(table)
+    parts.append(Text(f"{_key()}µs is torch.compile's time", style="dim"))
+    parts += [Text(f"{letters[name]}  {name}") for name in names]
+    parts += [Text(note, style="yellow") for note in _reasons(card, letters)]
+    rehearsal = "Rehearsal on a CPU: it decides nothing; verdicts come from GPUs."
+    said = rehearsal if card.device.type == "cpu" else f"{card.tracker} {conclusion(row, card)}"
+    parts.append(Text(said, style="bold"))
+    return Group(*parts)
+
+
+def _letter(index: int) -> str:
+    return chr(ord("A") + index) if index < 26 else f"A{index - 25}"
+
+
+def _key() -> str:
+    marks = ((mark, outcome) for outcome, (mark, _) in _MARKS.items())
+    return "  ".join(f"{mark} {outcome}" for mark, outcome in marks) + "  "
+
+
+def _line(one: Comparison, names: list[str]) -> list[RenderableType]:
+    where = f"{one.case.id} + {one.context}" if one.context else one.case.id
+    base = one.baseline
+    base_us = text.us(base.time_us.estimate) if base is not None and base.time_us is not None else text.NOTHING
+    by_name = {arm.id: arm for arm in one.candidates}
+    return [Text(where), Text(base_us), *(_cell(by_name.get(name)) for name in names)]
+
+
+def _cell(arm: ArmVerdict | None) -> Text:
+    if arm is None:
+        return Text(text.NOTHING, style="dim")
+    if arm.outcome in _MARKS and arm.ratio is not None:
+        mark, style = _MARKS[arm.outcome]
+        return Text(f"{arm.ratio.estimate:.3f} {mark}", style=style)
+    if arm.outcome is Outcome.NOT_RUN:
+        return Text(_SHORT[arm.status], style="dim")
+    return Text("invalid", style="bold red")
+
+
+def _reasons(card: CardVerdict, letters: dict[str, str]) -> list[str]:
+    """Each reason once, with the cases it holds for."""
+    cases: dict[tuple[str, str], list[str]] = {}
+    for one in card.comparisons:
+        where = f"{one.case.id} + {one.context}" if one.context else one.case.id
+        if one.invalid:
+            cases.setdefault(("all", one.invalid), []).append(where)
+            continue
+        for arm in one.candidates:
+            if arm.outcome is Outcome.INVALID or arm.status is ArmStatus.NOT_INSTALLED:
+                cases.setdefault((letters[arm.id], arm.reason), []).append(where)
+    return [f"{who}: {reason} ({_some(where)})" for (who, reason), where in cases.items()]
+
+
+def _some(cases: list[str]) -> str:
+    return ", ".join(cases) if len(cases) <= 3 else f"{', '.join(cases[:3])} and {len(cases) - 3} more"

@@ -1,0 +1,205 @@
+"""`reports/<op>.md`: everything measured about one op, for a reviewer who wants to disbelieve it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from harness.report import text
+from harness.report.matrix import device_name, execution, software
+from harness.report.tables import case_tables, clock_table, context_table, overview_table, phase_table, step_table
+from harness.schema.verdict import CardVerdict, Comparison, RowVerdict, StepVerdict
+from harness.schema.vocabulary import Outcome, Tracker
+
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    undefined=StrictUndefined,
+    autoescape=False,  # Markdown; every value goes through text.plain or text.code
+    keep_trailing_newline=True,
+)
+_TEMPLATES.filters["plain"] = text.plain
+
+
+@dataclass(frozen=True)
+class CaseView:
+    """One case, folded away until a reader opens it."""
+
+    title: str
+    facts: str
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class StepView:
+    """One step of one model."""
+
+    title: str
+    verdict: str
+    table: str
+    remarks: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """One card."""
+
+    device: str
+    conclusion: str
+    stale: str
+    platform: str
+    steps: tuple[StepView, ...]
+    picture: str | None
+    overview: str
+    cases: tuple[CaseView, ...]
+    contexts: str
+    clocks: str
+    phases: str
+
+
+def render(row: RowVerdict) -> str:
+    """The page of an op that was measured on some GPU."""
+    sections = [_section(row, card) for card in row.cards]
+    return _TEMPLATES.get_template("page.md.j2").render(row=row, sections=sections, outcomes=text.OUTCOMES)
+
+
+def conclusion(row: RowVerdict, card: CardVerdict) -> str:
+    """What the card's samples say, in one sentence."""
+    where = f"On {device_name(card, row)}"
+    deciding = [step for step in card.steps if step.decides]
+    if card.tracker is Tracker.POSITIVE:
+        wins = [_beats(row, step) for step in deciding if step.outcome is Outcome.FASTER]
+        return f"{where}, {'; '.join(wins)}."
+    if card.tracker is Tracker.NEGATIVE:
+        best = [_beats(row, step) for step in deciding if step.leader is not None]
+        return f"{where}, no candidate is faster than native + torch.compile: {'; '.join(best) or 'none is eligible'}."
+    if card.tracker is Tracker.NO_CANDIDATE:
+        return f"{where}, there is no candidate to compare with native + torch.compile."
+    return f"{where}, the row is open: {'; '.join(card.notes)}."
+
+
+def _beats(row: RowVerdict, step: StepVerdict) -> str:
+    return (
+        f"{step.leader} does the {row.title} calls of a {step.model} step ({step.step}) "
+        f"{text.ratio_span(step.leader_ratio)} as fast as native + torch.compile"
+    )
+
+
+def _section(row: RowVerdict, card: CardVerdict) -> Section:
+    alone = [one for one in card.comparisons if one.context is None]
+    stale = sorted({reason for one in card.comparisons for reason in one.stale})
+    return Section(
+        device=device_name(card, row),
+        conclusion=conclusion(row, card),
+        stale="; ".join(stale),
+        platform=_platform(card),
+        steps=tuple(_step(step) for step in card.steps),
+        picture=f"{row.op}.png",
+        overview=overview_table(alone),
+        cases=tuple(_case(one) for one in card.comparisons),
+        contexts=context_table(card.comparisons),
+        clocks=clock_table(card),
+        phases=phase_table(card.comparisons),
+    )
+
+
+def _platform(card: CardVerdict) -> str:
+    device = card.device
+    alone = [one for one in card.comparisons if one.context is None]
+    watched = [one.telemetry for one in card.comparisons if one.telemetry.available]
+    rows = [
+        ("device", f"{device.name}, {device.sm_count} SM, {device.memory_gib} GiB, L2 {text.mib(device.l2_bytes)}"),
+        ("card", device.uuid),
+        ("software", software(card)),
+        ("other packages", _packages(card)),
+        ("python", text.listed(card.python)),
+        ("commit", text.listed(card.git_shas)),
+        ("execution", execution(card)),
+        (
+            "baseline",
+            "native + torch.compile (fullgraph, static shapes), with a separately compiled twin as A/A control",
+        ),
+        ("settings", "; ".join(f"{name} {text.listed(map(str, values))}" for name, values in card.settings.items())),
+        ("compile caches", text.listed(sorted({one.compile_cache for one in card.comparisons}))),
+        ("blocks", _range(one.blocks for one in alone)),
+        ("measured", _range(one.started_at for one in card.comparisons)),
+    ]
+    if watched:
+        rows += [
+            ("SM clock, median", f"{_range(round(one.sm_clock_mhz_median) for one in watched)} MHz"),
+            ("power, median", f"{_range(round(one.power_w_median) for one in watched)} W"),
+            ("hottest", f"{max(one.temperature_c_max for one in watched):.0f} °C"),
+            (
+                "throttle reasons seen",
+                ", ".join(sorted({r for one in watched for r in one.throttle_reasons})) or "none",
+            ),
+            ("blocks voided", str(sum(one.blocks_void for one in watched))),
+        ]
+    return text.table(("item", "value"), [(name, text.plain(value)) for name, value in rows if value])
+
+
+def _packages(card: CardVerdict) -> str:
+    shown = {"torch", "triton", *card.providers}
+    return ", ".join(f"{name} {text.listed(versions)}" for name, versions in card.packages.items() if name not in shown)
+
+
+def _range(values: Iterable[int] | Iterable[str]) -> str:
+    found = sorted(set(values))  # type: ignore[type-var]
+    return f"{found[0]} to {found[-1]}" if len(found) > 1 else "".join(map(str, found))
+
+
+def _step(step: StepVerdict) -> StepView:
+    decides = "" if step.decides else " (does not decide the row)"
+    verdict = f"{step.outcome}, {step.reason}" if step.reason else str(step.outcome)
+    if step.leader is not None:
+        verdict += f"; leader {step.leader} {text.ratio_span(step.leader_ratio)} on the odd blocks"
+    left_out = f"Left out, since their dims are from memory: {', '.join(step.left_out)}." if step.left_out else ""
+    return StepView(
+        title=f"{step.model}, {step.step}{decides}", verdict=f"{verdict}.", table=step_table(step), remarks=left_out
+    )
+
+
+def _case(one: Comparison) -> CaseView:
+    where = f" in context {one.context}" if one.context else ""
+    state = f" · {one.invalid}" if one.invalid else ""
+    title = f"{one.case.id}{where}: {text.short_shape(one.case)}{state}"
+    return CaseView(title=_html(title), facts=_facts(one), tables=tuple(case_tables(one)))
+
+
+def _html(value: str) -> str:
+    return value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
+
+
+def _facts(one: Comparison) -> str:
+    case = one.case
+    parts: Sequence[str] = (
+        text.plain(f"{text.shape(case)}; {', '.join(f'{name} {value}' for name, value in case.params.items())}"),
+        text.plain(f"{case.model}, {case.calls} calls a step ({case.step}); dims {case.confidence}: {case.source}"),
+        text.plain(
+            f"{text.mode(one.method, one.cache)}; {one.blocks} blocks; {one.rotation} sets of inputs and outputs, "
+            f"{text.mib(one.rotated_bytes)}"
+        ),
+        _roofline(one),
+        _aa(one),
+        f"evidence {text.evidence_link(one.evidence)}"
+        + (f", {one.passed_over} other measurements of it passed over" if one.passed_over else ""),
+        *(f"**stale**: {text.plain(reason)}" for reason in one.stale),
+        *(["**the manifest's sizes have changed**: counts for nothing"] if one.case_changed else []),
+    )
+    return "\n".join(f"- {part}" for part in parts if part)
+
+
+def _roofline(one: Comparison) -> str:
+    if one.bytes_moved is None or one.copy_us is None:
+        return ""
+    rate = one.bytes_moved / one.copy_us / 1e6
+    resident = "; L2-resident: the copy is no limit" if one.l2_resident else ""
+    floor = f"; the op's stated floor {text.us(one.floor_us)} µs" if one.floor_us is not None else ""
+    moved = text.mib(one.bytes_moved)
+    return f"a copy that moves the same {moved}: {text.us(one.copy_us)} µs, {rate:.2f} TB/s{floor}{resident}"
+
+
+def _aa(one: Comparison) -> str:
+    if one.twin is None or one.twin.effect_log_pct is None:
+        return text.plain(f"A/A: {one.invalid}") if one.invalid else ""
+    return f"A/A: twin {text.log_span(one.twin.effect_log_pct)}, {one.twin.outcome}"
