@@ -212,8 +212,9 @@ def report(folder: Path, replicates: int, seed: int, console: Console) -> str:
     return f"""# Calibration of the three-way rule
 
 Made by `python -m harness.calibrate --replicates {replicates} --seed {seed}` (numpy {np.__version__});
-not edited by hand. Every cell is {replicates} sequences, so a rate of {ERROR_LIMIT_PCT:g} % is known to ±{worst_error:.2f} points
-(one standard error). Cells of one noise model and budget share their noise, so they are not independent.
+not edited by hand. Every cell is {replicates} sequences, so a rate of {ERROR_LIMIT_PCT:g} % is known to
+±{worst_error:.2f} points (one standard error). Cells of one noise model and budget share their noise, so they are not
+independent.
 
 Cells read WIN / NO_WIN / INCONCLUSIVE in percent. The bar is an improvement of 1 %; at a true 1 % WIN is right and
 NO_WIN wrong. The rule:

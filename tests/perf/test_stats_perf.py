@@ -8,7 +8,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from harness.stats import RuleSettings, decide, hl_interval
-from harness.stats.simulate import TIER_600, Noise, simulate_sequences
+from harness.stats.simulate import TIER_600, Noise, Sequences, simulate_sequences
 
 RNG = np.random.default_rng(0)
 
@@ -25,7 +25,9 @@ def test_ruling_on_eight_processes(benchmark: BenchmarkFixture) -> None:
 
 
 def test_a_thousand_simulated_sequences(benchmark: BenchmarkFixture) -> None:
-    run = lambda: simulate_sequences(Noise.GAUSSIAN_2, TIER_600, 1000, np.random.default_rng(0), RuleSettings())  # noqa: E731
+    def run() -> Sequences:
+        return simulate_sequences(Noise.GAUSSIAN_2, TIER_600, 1000, np.random.default_rng(0), RuleSettings())
+
     benchmark.pedantic(run, rounds=3)
     assert benchmark.stats["median"] < 2.0
 

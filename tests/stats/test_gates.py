@@ -26,6 +26,7 @@ def simulated_cells(rng: np.random.Generator, tau: float, cells: int, processes:
     return [FinishedCell(one, error) for one, error in zip(x, se, strict=True)]
 
 
+@pytest.mark.defence("stats_session_gate")
 @pytest.mark.parametrize(
     ("x", "se", "passed", "why"),
     [
@@ -49,6 +50,7 @@ def test_session_gate_refuses_a_sound_session_once_in_a_hundred_and_a_biased_one
     assert np.mean([not session_gate(value + 1.0, 0.1).passed for value in x]) > 0.9
 
 
+@pytest.mark.defence("stats_rolling_gate")
 def test_rolling_gate_is_an_equivalence_test() -> None:
     harmless = 0.1 + np.tile([-0.05, 0.05], 8)
     assert rolling_gate(harmless, ROLLING_TOLERANCE_LOG_PCT).passed

@@ -14,8 +14,10 @@ from harness.stats import (
     BAR_LOG_PCT,
     Budget,
     RuleSettings,
+    block_orders,
     decide,
     improvement_percent,
+    log_percent,
     pairs_per_process,
     processes_in_budget,
 )
@@ -123,6 +125,20 @@ def test_as_many_more_processes_as_it_says_do_settle_it(level: float, said: Deci
     assert (ruling.decision, ruling.more_processes) == (Decision.INCONCLUSIVE, 4)
     assert decide(sequence[:6], 6, DEFAULT).decision is Decision.INCONCLUSIVE
     assert decide(sequence, 8, DEFAULT).decision is said
+
+
+def test_a_clock_that_drifts_one_percent_a_run_gives_no_verdict_but_no_change() -> None:
+    """A/A in ABBA/BAAB blocks: a pair reads +1 or -1 %, a block 0."""
+    for seed in range(50):
+        sequence = []
+        for start in range(4):
+            firsts = np.array([order[0] for order in block_orders(2, 6, seed=100 * seed + start)])
+            forward = np.where(firsts == 0, 1.0, -1.0)
+            sequence.append(log_percent(1.0) * np.stack([forward, -forward], axis=1).ravel())
+        ruling = decide(sequence, 4, DEFAULT)
+        assert ruling.decision in (Decision.NO_WIN, Decision.INCONCLUSIVE)
+        assert not ruling.regression
+        assert ruling.mean_log_pct == pytest.approx(0.0, abs=1e-9)
 
 
 def test_processes_after_the_decision_change_nothing() -> None:

@@ -120,7 +120,9 @@ def test_spread_is_centred(spread: Spread) -> None:
 
 
 def test_pairs_in_abba_blocks_cancel_a_linear_drift(monkeypatch: pytest.MonkeyPatch) -> None:
-    ramp = lambda noise, rows, runs, rng: np.tile(np.arange(runs, dtype=float), (rows, 1))  # noqa: E731
+    def ramp(noise: Noise, rows: int, runs: int, rng: np.random.Generator) -> FloatArray:
+        return np.tile(np.arange(runs, dtype=np.float64), (rows, 1))
+
     monkeypatch.setattr("harness.stats.simulate.run_noise", ramp)
     d = paired_noise(Noise.DRIFT, 500, 6, np.random.default_rng(0))
     assert set(np.unique(d)) == {-1.0, 1.0}
