@@ -182,7 +182,7 @@ def _facts(one: Comparison) -> str:
         _roofline(one),
         _aa(one),
         f"evidence {text.evidence_link(one.evidence)}"
-        + (f", {one.passed_over} other measurements of it passed over" if one.passed_over else ""),
+        + (f"; other measurements of it that were passed over: {one.passed_over}" if one.passed_over else ""),
         *(f"**stale**: {text.plain(reason)}" for reason in one.stale),
         *(["**the manifest's sizes have changed**: counts for nothing"] if one.case_changed else []),
     )

@@ -103,7 +103,10 @@ def case_tables(one: Comparison) -> list[str]:
     if timed:
         tables.append(_costs(timed))
     if untimed:
-        rows = [(code(arm.id), text.kind(arm.kind), str(arm.status), plain(arm.reason)) for arm in untimed]
+        rows = [
+            (code(arm.id), text.kind(arm.kind), str(arm.status), plain(arm.reason.removeprefix(f"{arm.status}: ")))
+            for arm in untimed
+        ]
         tables.append(table(("not timed", "kind", "status", "why"), rows))
     return tables
 

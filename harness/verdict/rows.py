@@ -1,6 +1,6 @@
 """From the cards of an op to its row of the matrix: three cells, each a symbol with its reasons."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
 from harness.errors import UserError
@@ -31,7 +31,7 @@ def judge_card(manifest: Manifest, chosen: Mapping[Slot, Chosen]) -> CardVerdict
     ]
     alone = {one.measurement.case.id: one for one in judged if one.measurement.context is None}
     steps = _after_holm(judge_steps(manifest, alone))
-    tracker, notes = _card_cell(steps, [one.comparison for one in alone.values()])
+    tracker, notes = _card_cell(steps, [one.comparison for one in judged])
     environments = [one.measurement.environment for one in judged]
     names = sorted({name for environment in environments for name in environment.packages})
     return CardVerdict(
@@ -95,18 +95,28 @@ def _after_holm(steps: Sequence[StepVerdict]) -> tuple[StepVerdict, ...]:
     )
 
 
-def _card_cell(steps: Sequence[StepVerdict], alone: Sequence[Comparison]) -> tuple[Tracker, tuple[str, ...]]:
+def _card_cell(steps: Sequence[StepVerdict], comparisons: Sequence[Comparison]) -> tuple[Tracker, tuple[str, ...]]:
     """What one card says, and why."""
     deciding = [step for step in steps if step.decides]
-    notes = tuple(_step_note(step) for step in deciding)
+    leaders = {step.leader for step in deciding}
+    notes = (*map(_step_note, deciding), *_context_losses(leaders, comparisons))
     faster = any(step.outcome is Outcome.FASTER for step in deciding)
     if faster:
         return Tracker.POSITIVE, notes
     if not all(step.settled for step in deciding):
         return Tracker.IN_PROGRESS, notes
-    if not any(arm.kind in COMPETING for comparison in alone for arm in comparison.candidates):
+    if not any(arm.kind in COMPETING for comparison in comparisons for arm in comparison.candidates):
         return Tracker.NO_CANDIDATE, ()
     return Tracker.NEGATIVE, notes
+
+
+def _context_losses(leaders: Collection[str | None], comparisons: Sequence[Comparison]) -> Iterator[str]:
+    """Where a leader loses between its neighbours: what it gains alone may not arrive in the model."""
+    for one in comparisons:
+        for arm in one.candidates:
+            lost = one.context is not None and arm.id in leaders and arm.outcome is Outcome.SLOWER
+            if lost and arm.ratio is not None:
+                yield f"{arm.id} loses in context {one.context} of {one.case.id}: {said(arm.ratio)} SLOWER"
 
 
 def _step_note(step: StepVerdict) -> str:

@@ -87,7 +87,7 @@ def _judge_candidate(
     """The candidate's verdict and, where all its cases are measured and valid, the parts of its weighted sum."""
     parts: list[_Part] = []
     missing: list[str] = []
-    invalid: list[str] = []
+    invalid: list[tuple[str, str]] = []
     waiting: list[str] = []
     arms: list[ArmVerdict] = []
     for case in cases:
@@ -98,9 +98,9 @@ def _judge_candidate(
             continue
         arms.append(arm)
         if judged.comparison.invalid:
-            invalid.append(f"{case.id}: {judged.comparison.invalid}")
+            invalid.append((case.id, judged.comparison.invalid))
         elif arm.outcome is Outcome.INVALID:
-            invalid.append(f"{case.id}: {arm.reason}")
+            invalid.append((case.id, arm.reason))
         elif arm.status in (ArmStatus.NOT_INSTALLED, ArmStatus.REHEARSED):
             waiting.append(arm.reason)
         else:
@@ -109,7 +109,7 @@ def _judge_candidate(
     covered = sum(part.arm is not None for part in parts)
     reason = ""
     if invalid:
-        reason = "; ".join(invalid)
+        reason = _grouped(invalid, len(cases))
     elif waiting:
         reason = waiting[0]
     elif missing:
@@ -165,6 +165,16 @@ def _with_leader(common: StepVerdict, running: Mapping[str, Sequence[_Part]]) ->
     )
 
 
+def _grouped(reasons: Sequence[tuple[str, str]], cases: int) -> str:
+    """Each reason once, with the cases it holds for."""
+    by_reason: dict[str, list[str]] = {}
+    for case_id, reason in reasons:
+        by_reason.setdefault(reason, []).append(case_id)
+    return "; ".join(
+        f"{reason} (on {'all cases' if len(ids) == cases > 1 else ', '.join(ids)})" for reason, ids in by_reason.items()
+    )
+
+
 def _without_leader(
     cases: Sequence[Case], alone: Mapping[str, Judged], candidates: Sequence[CandidateVerdict]
 ) -> tuple[Outcome, str, bool]:
@@ -174,9 +184,9 @@ def _without_leader(
         changed = [case_id for case_id in missing if case_id in alone]
         what = "not measured" if not changed else "not measured at the manifest's present sizes"
         return Outcome.NOT_RUN, f"{what}: {', '.join(missing)}", False
-    invalid = [f"{case.id}: {why}" for case in cases if (why := alone[case.id].comparison.invalid)]
+    invalid = [(case.id, why) for case in cases if (why := alone[case.id].comparison.invalid)]
     if invalid:
-        return Outcome.INVALID, "; ".join(invalid), False
+        return Outcome.INVALID, _grouped(invalid, len(cases)), False
     competing = [candidate for candidate in candidates if candidate.kind in COMPETING]
     if not competing:
         return Outcome.NOT_RUN, "no candidate", True

@@ -78,6 +78,16 @@ def test_notes_say_who_leads_by_how_much() -> None:
     assert cell(measurement(WIN)).notes[0].endswith("FASTER")
 
 
+@pytest.mark.defence("verdict_context")
+def test_a_leader_that_loses_in_context_is_named_in_the_matrix() -> None:
+    of = case(contexts=("conv",))
+    within = measurement({"inhouse.k": Arm(0.9), "other.k": Arm(0.8)}, of=of, context="conv")
+    found = cell(measurement({"inhouse.k": Arm(1.3), "other.k": Arm(1.1)}, of=of), within, of=manifest(of))
+    assert found.symbol is Tracker.POSITIVE
+    assert len(found.notes) == 2
+    assert found.notes[1].startswith("inhouse.k loses in context conv of mid: 0.90")
+
+
 @pytest.mark.defence("verdict_holm")
 def test_a_win_must_hold_after_holm_over_the_deciding_models() -> None:
     """Barely faster on one of eight models: p is under 2.5 % and over 2.5 % / 8."""

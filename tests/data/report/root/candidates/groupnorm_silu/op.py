@@ -1,0 +1,1 @@
+"""Stands for the sources of an op."""

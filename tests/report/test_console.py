@@ -1,0 +1,64 @@
+"""The last thing `harness bench` prints reads well in 80 columns."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from harness.report.console import outcome_table
+from harness.schema.measurement import Measurement
+from harness.schema.vocabulary import ArmStatus, Kind
+from tests.builders import LAPTOP, Arm, case, decided, environment, manifest, measurement
+
+
+def printed(*measurements: Measurement, width: int = 80) -> str:
+    cases = {one.case.id: one.case for one in measurements}
+    row = decided(*measurements, of=manifest(*cases.values())).rows[0]
+    out = io.StringIO()
+    Console(file=out, width=width).print(outcome_table(row, (*row.cards, *row.rehearsals)[0]))
+    return out.getvalue()
+
+
+ARMS = {
+    "inhouse.two_pass": Arm(1.31),
+    "sglang.triton_group_norm_silu": Arm(0.9),
+    "torch.two_stage": Arm(1.0, kind=Kind.REWRITE),
+    "vllm.k": Arm(1.01, noise_percent=0.5),
+    "flashinfer.k": Arm(status=ArmStatus.NOT_INSTALLED, reason="flashinfer is not installed; run `make providers`"),
+    "liger.k": Arm(status=ArmStatus.INELIGIBLE, reason="no SiLU"),
+    "bad.k": Arm(status=ArmStatus.GATE_FAILED, reason="12 elements"),
+    "odd.k": Arm(1.2),
+}
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_every_candidate_is_there_and_nothing_is_cut(width: int) -> None:
+    of = case("hunyuan-tile-4f-512x4x32x32", contexts=("conv",))
+    made = printed(measurement(ARMS, of=of), measurement({"odd.k": Arm(0.9)}, of=of, context="conv"), width=width)
+    assert max(map(len, made.splitlines())) <= width
+    for cell in ("1.31", "0.90", "▲", "▼", "1.00", "=", "?", "absent", "ineligible", "invalid"):
+        assert cell in made
+    for name in ARMS:
+        assert name in made
+    assert "…" not in made
+    assert "G: GATE_FAILED: 12 elements (hunyuan-tile-4f-512x4x32x32)" in made
+    assert "E: flashinfer is not installed; run `make providers`" in made
+    assert "✅ On NVIDIA H200, inhouse.two_pass does the GroupNorm + SiLU calls" in " ".join(made.split())
+
+
+def test_a_reason_that_holds_for_all_is_said_once() -> None:
+    cases = [case(f"c{n}") for n in range(5)]
+    bad = printed(*(measurement({"bad.k": ARMS["bad.k"]}, of=of) for of in cases))
+    assert bad.count("12 elements") == 2, "once as a reason and once in the conclusion"
+    assert "c0, c1, c2 and 2 more" in bad
+    assert "(on all cases)" in bad
+
+
+def test_a_rehearsal_says_that_it_decides_nothing() -> None:
+    made = printed(measurement({"torch.r": Arm(1.5)}, of=case().rehearsed(), env=environment(LAPTOP)))
+    assert "Rehearsal on a CPU: it decides nothing" in made
+    assert "✅" not in made
+
+
+def test_nothing_but_the_baseline() -> None:
+    assert "— On NVIDIA H200, there is no candidate" in printed(measurement({}))

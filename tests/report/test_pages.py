@@ -1,0 +1,189 @@
+"""What a reviewer looks for is in the matrix, on the page and in the rehearsal."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.report import matrix, page, rehearsal
+from harness.report.tables import context_flag
+from harness.schema.case import Confidence
+from harness.schema.measurement import Measurement
+from harness.schema.verdict import ArmVerdict
+from harness.schema.vocabulary import ArmStatus, Contract, Kind, Outcome, Role, RunStatus
+from tests.builders import H200, LAPTOP, Arm, case, decided, environment, manifest, measurement
+from tests.report.golden import ROOT
+
+PAGE = (ROOT / "reports" / "groupnorm_silu.md").read_text(encoding="utf-8")
+
+
+def page_of(*measurements: Measurement) -> str:
+    cases = {one.case.id: one.case for one in measurements}
+    return page.render(decided(*measurements, of=manifest(*cases.values())).rows[0])
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        # the conclusion and who says it
+        "**On Made-up GPU, inhouse.gn does the GroupNorm + SiLU calls of a toy-vae step "
+        "(decode of one 4x32x32 latent tile) 1.35",
+        "| software | driver 570.86.15, CUDA 13.0, torch 2.11.0+cu130, triton 3.6.0, demo 1.2 |",
+        "| card | GPU-11111111-2222-3333-4444-555555555555 |",
+        "| execution | cold L2, CUDA-graph replay |",
+        # weighting and coverage
+        "| `inhouse.gn` ← leader | triton | 1.35",
+        "| 1/2 |",
+        "toy-image, decode of one 4x32x32 latent tile (does not decide the row)",
+        # gate, cost, reasons
+        "| `demo.gn` | passed | passed | 7/2621440 | 0 | 2 | 1 | 0.950 | no | tolerance | yes |",
+        "| BLOCK: 4096 | `gn_kernel` |",
+        "| `demo.gn` | triton | INELIGIBLE | contiguous \\| packed only |",
+        "| `demo.gn` | triton | GATE_FAILED | 12 elements beyond the rule |",
+        "| `other.gn` | triton | NOT_INSTALLED | other.gn is not installed; run \\`make providers\\` |",
+        # rivals, copy and floor
+        "| ratio of the row to the column | `inhouse.gn` | `demo.gn` | `torch.two_stage` |",
+        "the op's stated floor 371.0 µs",
+        # context, clocks, wall time, evidence
+        "**wins alone, loses in context**",
+        "Ours over CUPTI through the torch profiler: median 1.010",
+        "| **all** | **6.0** | **37.0** | **12.0** | **18.0** | **73.0** |",
+        "(../results/made-up-gpu-132sm-141gib-driver570/groupnorm_silu.jsonl#L2); "
+        "other measurements of it that were passed over: 1",
+    ],
+)
+def test_the_page_holds(fact: str) -> None:
+    assert fact in PAGE
+
+
+def test_the_weighted_result_is_printed_where_the_geomean_differs() -> None:
+    """The worked example: a geomean of 1.23× and a slowdown where the calls are."""
+    speedups = {"s1": (1.54, 4), "s2": (1.50, 4), "s3": (1.33, 8), "s4": (0.97, 400), "s5": (0.96, 390)}
+    runs = [
+        measurement({"inhouse.k": Arm(speedup)}, of=case(name, calls=calls), noise_percent=0.1)
+        for name, (speedup, calls) in speedups.items()
+    ]
+    made = page_of(*runs)
+    line = next(line for line in made.splitlines() if line.startswith("| `inhouse.k` ← leader"))
+    assert "| 0.97" in line
+    assert "| SLOWER | 1.23" in line
+    assert "no candidate is faster than native + torch.compile: inhouse.k does" in made
+
+
+@pytest.mark.parametrize(
+    ("arms", "status", "sentence"),
+    [
+        ({"inhouse.k": Arm(1.0)}, RunStatus.MEASURED, "no candidate is faster than native + torch.compile: inhouse.k"),
+        ({}, RunStatus.MEASURED, "there is no candidate to compare with native + torch.compile."),
+        ({"inhouse.k": Arm(1.0)}, RunStatus.THROTTLED, "the row is open: hunyuan-vae"),
+        (
+            {"inhouse.k": Arm(status=ArmStatus.INELIGIBLE, reason="odd")},
+            RunStatus.MEASURED,
+            "no candidate is faster than native + torch.compile: none is eligible.",
+        ),
+    ],
+)
+def test_conclusions(arms: dict[str, Arm], status: RunStatus, sentence: str) -> None:
+    assert f"**On NVIDIA H200, {sentence}" in page_of(measurement(arms, status=status, reason="void"))
+
+
+def test_invalid_times_are_shown_with_the_reason_beside_them() -> None:
+    made = page_of(measurement({"inhouse.k": Arm(1.5)}, twin_speedup=1.05))
+    line = next(line for line in made.splitlines() if line.startswith("| `inhouse.k` | triton | 66."))
+    assert "INVALID: A/A failed: twin +4.8" in line
+
+
+def test_what_a_context_does_to_a_gain() -> None:
+    arm = ArmVerdict(
+        id="k",
+        kind=Kind.TRITON,
+        role=Role.CANDIDATE,
+        contract=Contract.TOLERANCE,
+        provider_version=None,
+        status=ArmStatus.OK,
+        outcome=Outcome.FASTER,
+        reason="",
+    )
+    tie, slower = (arm.model_copy(update={"outcome": outcome}) for outcome in (Outcome.TIE, Outcome.SLOWER))
+    assert context_flag(arm, slower) == "**wins alone, loses in context**"
+    assert context_flag(arm, tie) == "**gain is gone in context**"
+    assert context_flag(arm, arm) == context_flag(tie, slower) == context_flag(None, slower) == ""
+
+
+def test_measurements_without_cross_checks_say_so() -> None:
+    of = measurement({"inhouse.k": Arm(1.5)})
+    arms = tuple(one.model_copy(update={"do_bench_us": None}) for one in of.arms)
+    assert "These measurements were made without cross-checks." in page_of(of.model_copy(update={"arms": arms}))
+
+
+def test_two_cards_have_a_section_each_under_their_uuid() -> None:
+    other = environment(H200.model_copy(update={"uuid": "GPU-2"}))
+    made = page_of(measurement({"inhouse.k": Arm(1.5)}), measurement({"inhouse.k": Arm(0.9)}, env=other))
+    assert "## NVIDIA H200 (card GPU-11111111-2222-3333-4444-555555555555)" in made
+    assert "## NVIDIA H200 (card GPU-2)" in made
+
+
+def test_dims_from_memory_are_said_to_be_left_out() -> None:
+    runs = [
+        measurement({"inhouse.k": Arm(1.5)}),
+        measurement({"inhouse.k": Arm(1.5)}, of=case("recalled", confidence=Confidence.MEMORY)),
+    ]
+    assert "Left out, since their dims are from memory: recalled." in page_of(*runs)
+
+
+def test_the_matrix_is_the_rfcs_table_with_a_link_for_every_decided_cell() -> None:
+    made = (ROOT / "reports" / "matrix.md").read_text(encoding="utf-8").splitlines()
+    assert made[2] == "| Type | Op | Triton ref | Existing CUDA ref | µbench | E2E | PR |"
+    evidence = "../results/made-up-gpu-132sm-141gib-driver570/groupnorm_silu.jsonl"
+    assert made[4] == (
+        "| Fused | [GroupNorm + SiLU](groupnorm_silu.md) | upstream `group_norm_silu` | — | "
+        f"✅ [report](groupnorm_silu.md) · [evidence]({evidence}) (1) (2) | ⏳ @ada (3) | 🙋 |"
+    )
+    assert (ROOT / "reports" / evidence).is_file()
+    assert any(line.startswith("Scope: Made-up GPU (132 SM, 141 GiB, L2 60.0 MiB); driver 570.86.15") for line in made)
+    assert any(line.startswith("2. inhouse.gn loses in context conv of small: 0.900×") for line in made)
+
+
+def test_links_can_be_made_absolute_for_an_issue() -> None:
+    verdicts = decided(measurement({"inhouse.k": Arm(1.5)}))
+    made = matrix.render(verdicts, "https://example.com/reports/")
+    assert "(https://example.com/reports/groupnorm_silu.md)" in made
+    assert f"(https://example.com/reports/../results/{H200.key}/groupnorm_silu.jsonl)" in made
+
+
+def test_equal_notes_share_a_number_and_open_rows_have_no_evidence_link() -> None:
+    notes = matrix.Notes()
+    assert notes.mark(["a", "b"]) == "(1) (2)"
+    assert notes.mark(["b", "c"]) == "(2) (3)"
+    assert str(notes) == "1. a\n2. b\n3. c"
+    made = matrix.render(decided(measurement({"inhouse.k": Arm(1.5)}, status=RunStatus.THROTTLED, reason="hot")))
+    assert "| ⏳ (1) | 🙋 | 🙋 |" in made
+    assert "THROTTLED: hot" in made
+
+
+def test_evidence_nobody_asks_for_is_listed_under_the_matrix() -> None:
+    made = matrix.render(decided(measurement({"inhouse.k": Arm(1.5)}, of=case("gone"))))
+    assert f"- {H200.key}/groupnorm_silu.jsonl: groupnorm_silu gone (1)" in made
+
+
+def test_a_rehearsal_has_its_own_report_and_never_enters_the_matrix() -> None:
+    of = case().rehearsed()
+    arms = {
+        "inhouse.k": Arm(status=ArmStatus.REHEARSED, reason="in the interpreter"),
+        "torch.r": Arm(1.5, kind=Kind.REWRITE),
+        "vllm.k": Arm(status=ArmStatus.INELIGIBLE, reason="needs an NVIDIA GPU", kind=Kind.CUDA),
+    }
+    verdicts = decided(measurement(arms, of=of, env=environment(LAPTOP)))
+    made = rehearsal.render(verdicts)
+    assert "not timed: rehearsed in Triton's interpreter" in made
+    assert "| `torch.r` | rewrite | 66." in made
+    assert "NOT_RUN: needs an NVIDIA GPU" in made
+    assert "| 🙋 | 🙋 | 🙋 |" in matrix.render(verdicts)
+    assert "Fake CPU" not in matrix.render(verdicts)
+    assert "Nothing was rehearsed yet." in rehearsal.render(decided())
+
+
+def test_templates_are_packed_with_the_package() -> None:
+    import tomllib
+
+    project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
+    assert project["tool"]["setuptools"]["package-data"]["harness"] == ["report/templates/*.j2"]
