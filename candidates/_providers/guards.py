@@ -97,12 +97,10 @@ def row_bytes_at_most(limit: int) -> Guard:
 
 
 def matrix(x: Tensor) -> Tensor:
-    """x (..., D) seen as (rows, D); a contiguous x gets row stride D even where dims of size 1 have odd strides.
+    """x (..., D) seen as (rows, D); odd strides of dims of size 1 do not survive.
 
     Raises RuntimeError when that would need a copy.
     """
-    if x.is_contiguous():
-        return x.view(-1).view(-1, x.shape[-1])
     return x.view(-1, x.shape[-1])
 
 
