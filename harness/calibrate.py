@@ -207,6 +207,7 @@ def levels() -> str:
 
 def report(folder: Path, replicates: int, seed: int, console: Console) -> str:
     """The whole page."""
+    real = real_processes(folder, replicates, seed, console)
     found = simulate(replicates, seed, console)
     worst_error = 100 * (ERROR_LIMIT_PCT / 100 * (1 - ERROR_LIMIT_PCT / 100) / replicates) ** 0.5
     return f"""# Calibration of the three-way rule
@@ -248,7 +249,7 @@ Whole stored processes are drawn with replacement, the two arms swapped by a coi
 {TIER_300.total_s:g} s budget. A process contributes its first K pairs and is never cut into several. In parentheses the
 mean number of processes run. The first table is in log-percent.
 
-{real_processes(folder, replicates, seed, console)}
+{real}
 ## Nominal one-sided level of every look
 
 {levels()}
