@@ -7,17 +7,18 @@ from torch import Tensor
 
 from candidates.groupnorm_silu.kernels.flat import (
     groupnorm_silu_flat_apply,
+    groupnorm_silu_flat_pipeline,
     groupnorm_silu_flat_single,
     groupnorm_silu_flat_stats,
-    groupnorm_silu_flat_waves,
 )
-from candidates.groupnorm_silu.kernels.rows import groupnorm_silu_rows_apply, groupnorm_silu_rows_stats
+from candidates.groupnorm_silu.kernels.rows import (
+    groupnorm_silu_rows_apply,
+    groupnorm_silu_rows_merge,
+    groupnorm_silu_rows_stats,
+)
 from candidates.groupnorm_silu.plan import Geometry, Path, Plan, ceil_div, make_plan, next_power_of_two
 
 _INDEX64_ELEMENTS = 1 << 30
-_REGISTERS = 65536
-"""32-bit registers of an SM."""
-READ_POLICY = ""
 
 
 @cache
@@ -61,8 +62,7 @@ def groupnorm_silu(
     geometry = geometry_of(x, out, groups)
     sm_count, l2_bytes, pdl = _limits(x.device)
     if plan is None:
-        # Triton's interpreter runs one program after another: none may wait for a later one
-        plan = make_plan(geometry, sm_count, l2_bytes, may_wait=x.is_cuda)
+        plan = make_plan(geometry, sm_count, l2_bytes)
     weight, bias = weight.contiguous(), bias.contiguous()
     if plan.path is Path.ROWS:
         _rows(x, weight, bias, out, eps, geometry, plan, pdl)
@@ -71,13 +71,18 @@ def groupnorm_silu(
     return out
 
 
+def _single_instructions(x: Tensor) -> bool:
+    """Whether kernels may use PTX instructions: not in Triton's interpreter, which runs on CPU tensors."""
+    return x.device.type != "cpu"
+
+
 def _flat(
     x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, eps: float, geometry: Geometry, plan: Plan, pdl: bool
 ) -> None:
     group_count = geometry.sizes[0] * geometry.groups
     group = (geometry.groups, geometry.group_channels, geometry.spatial, *geometry.sizes[3:])
     layout = {"VEC": geometry.vector, "DENSE": geometry.dense}
-    asm = x.is_cuda or x.is_meta
+    asm = _single_instructions(x)
     strides = (*geometry.x_strides, *geometry.out_strides)
     if plan.path is Path.SINGLE:
         groupnorm_silu_flat_single[(group_count,)](
@@ -86,18 +91,19 @@ def _flat(
         return
     layout["INDEX64"] = geometry.group_elements > _INDEX64_ELEMENTS
     chunks = plan.chunks
-    mean, m2 = torch.empty((2, group_count, chunks), dtype=torch.float32, device=x.device)
     pad = next_power_of_two(chunks)
-    if plan.path is Path.WAVES:
-        arrived = torch.zeros(group_count, dtype=torch.int32, device=x.device)
-        groupnorm_silu_flat_waves[(plan.wave * chunks,)](
-            x, weight, bias, out, mean, m2, arrived, eps, group_count, chunks, plan.chunk, *group, *strides,
-            WAVE=plan.wave, LAG=plan.lag, BLOCK=plan.block, UNROLL=plan.unroll, APPLY_BLOCK=plan.apply_block,
-            CHUNKS_PAD=pad, ASM=asm, READ_POLICY=READ_POLICY, **layout,
-            num_warps=plan.warps, maxnreg=_REGISTERS // (plan.programs_per_sm * 32 * plan.warps),
-            launch_cooperative_grid=True,
+    if plan.path is Path.PIPELINE:
+        words = torch.zeros(group_count * (chunks + 1), dtype=torch.int64, device=x.device)
+        partial, merged = words[group_count:], words[:group_count]
+        # Triton's interpreter runs programs one after another: one alone never waits
+        programs = 1 if x.device.type == "cpu" else min(plan.programs, 2 * group_count * chunks)
+        groupnorm_silu_flat_pipeline[(programs,)](
+            x, weight, bias, out, partial, merged, eps, group_count, chunks, plan.lag, *group, *strides,
+            BLOCK=plan.block, TILES_PAD=pad, ASM=asm, **layout,
+            num_warps=plan.warps, maxnreg=plan.registers, launch_cooperative_grid=True,
         )  # fmt: skip
         return
+    mean, m2 = torch.empty((2, group_count, chunks), dtype=torch.float32, device=x.device)
     groupnorm_silu_flat_stats[(group_count * chunks,)](
         x, mean, m2, chunks, plan.chunk, *group, *geometry.x_strides,
         BLOCK=plan.block, UNROLL=plan.unroll, PDL=pdl, **layout, num_warps=plan.warps,
@@ -117,26 +123,28 @@ def _rows(
     groups_per_block = plan.columns // group_columns
     blocks = ceil_div(geometry.groups, groups_per_block)
     row_strides = geometry.row_strides
+    asm = _single_instructions(x)
     x_spatial, out_spatial = geometry.x_strides[2:], geometry.out_strides[2:]
     if row_strides is not None:
         x_spatial, out_spatial = ((0, 0, step) for step in row_strides)
-    tile = {
-        "CG": geometry.group_channels,
-        "CGP": group_columns,
-        "GB": groups_per_block,
-        "SINGLE_STRIDE": row_strides is not None,
-        "PDL": pdl,
-    }
+    layout = {"CG": geometry.group_channels, "SINGLE_STRIDE": row_strides is not None, "PDL": pdl}
     shape = (channels, geometry.groups, geometry.spatial, height, width)
-    mean, m2 = torch.empty((2, images * geometry.groups, plan.chunks), dtype=torch.float32, device=x.device)
-    groupnorm_silu_rows_stats[(images * plan.chunks * blocks,)](
-        x, mean, m2, plan.chunks, plan.chunk, blocks, *shape, geometry.x_strides[0], *x_spatial,
-        BR=plan.block // plan.columns, UNROLL=plan.unroll, **tile, num_warps=plan.warps,
+    group_count, chunks = images * geometry.groups, plan.chunks
+    mean, m2 = torch.empty((2, group_count, chunks), dtype=torch.float32, device=x.device)
+    merged = torch.empty((2, group_count), dtype=torch.float32, device=x.device)
+    groupnorm_silu_rows_stats[(images * chunks * blocks,)](
+        x, mean, m2, chunks, plan.chunk, blocks, *shape, geometry.x_strides[0], *x_spatial,
+        CGP=group_columns, GB=groups_per_block, BR=plan.block // plan.columns, UNROLL=plan.unroll, **layout,
+        num_warps=plan.warps,
     )  # fmt: skip
-    spans = ceil_div(geometry.spatial, plan.span)
-    groupnorm_silu_rows_apply[(images * spans * blocks,)](
-        x, weight, bias, out, mean, m2, eps, plan.chunks, plan.chunk, spans, plan.span, blocks, *shape,
+    groupnorm_silu_rows_merge[(group_count,)](
+        mean, m2, merged, eps, chunks, plan.chunk, geometry.spatial, geometry.group_channels,
+        PAD=next_power_of_two(chunks), PDL=pdl, num_warps=1, launch_pdl=pdl,
+    )  # fmt: skip
+    rows = plan.apply_block // plan.apply_columns
+    tiles, apply_blocks = ceil_div(geometry.spatial, rows), ceil_div(channels, plan.apply_columns)
+    groupnorm_silu_rows_apply[(images * tiles * apply_blocks,)](
+        x, weight, bias, out, merged, group_count, tiles, apply_blocks, *shape,
         geometry.x_strides[0], *x_spatial, geometry.out_strides[0], *out_spatial,
-        BR=plan.apply_block // plan.columns, CHUNKS_PAD=next_power_of_two(plan.chunks), ASM=x.is_cuda or x.is_meta, **tile,
-        num_warps=plan.apply_warps, launch_pdl=pdl,
+        BR=rows, BC=plan.apply_columns, ASM=asm, **layout, num_warps=plan.apply_warps, launch_pdl=pdl,
     )  # fmt: skip

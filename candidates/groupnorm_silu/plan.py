@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 VECTOR_BYTES = 16
+REGISTERS_PER_SM = 65536
 SINGLE_MAX_ELEMENTS = 16384
 """Largest group that one program keeps in registers."""
 
@@ -16,10 +17,10 @@ class Path(StrEnum):
     """One launch, one program per group."""
     TWO_PASS = "two_pass"
     """Statistics, then apply; groups contiguous or strided."""
-    WAVES = "waves"
-    """One cooperative launch that takes as many groups at a time as L2 holds, so x comes from memory once."""
+    PIPELINE = "pipeline"
+    """One launch in which the apply pass follows the statistics a few groups behind, so x comes from memory once."""
     ROWS = "rows"
-    """Statistics, then apply, over rows of adjacent channels (channels-last)."""
+    """Statistics, merge, apply, over rows of adjacent channels (channels-last)."""
 
 
 @dataclass(frozen=True)
@@ -106,16 +107,16 @@ class Plan:
     apply_warps: int = 0
     apply_block: int = 0
     """Elements per tile of the apply pass."""
-    span: int = 0
-    """ROWS: rows per program of the apply pass."""
     columns: int = 0
-    """ROWS: channels per tile, padding included."""
-    wave: int = 1
-    """WAVES: groups at a time."""
-    programs_per_sm: int = 1
-    """WAVES: programs that are resident on an SM."""
+    """ROWS: channels per tile of the statistics pass, padding included."""
+    apply_columns: int = 0
+    """ROWS: channels per tile of the apply pass."""
+    programs: int = 0
+    """PIPELINE: programs, all resident at once."""
+    registers: int = 0
+    """PIPELINE: registers per thread that let them be."""
     lag: int = 0
-    """WAVES: waves between a group's statistics and its apply pass."""
+    """PIPELINE: groups between a group's statistics and its apply pass."""
 
 
 def next_power_of_two(value: int) -> int:
@@ -134,8 +135,8 @@ def _split(total: int, pieces: int, multiple: int) -> tuple[int, int]:
     return size, ceil_div(total, size)
 
 
-def make_plan(geometry: Geometry, sm_count: int, l2_bytes: int, may_wait: bool) -> Plan:
-    """The launch sizes for an activation; `may_wait` allows kernels whose programs wait for one another."""
+def make_plan(geometry: Geometry, sm_count: int, l2_bytes: int) -> Plan:
+    """The launch sizes for an activation."""
     columns = next_power_of_two(geometry.group_channels)
     if geometry.channels_last and columns <= 2048 and geometry.spatial <= 1 << 30:
         return plan_rows(geometry, sm_count)
@@ -144,9 +145,32 @@ def make_plan(geometry: Geometry, sm_count: int, l2_bytes: int, may_wait: bool) 
         return Plan(Path.SINGLE, warps=min(max(block // 512, 1), 16), block=max(block, geometry.vector))
     group_bytes = geometry.group_elements * geometry.itemsize
     total_bytes = group_bytes * geometry.groups * geometry.sizes[0]
-    if may_wait and total_bytes > 0.6 * l2_bytes and group_bytes <= 0.6 * l2_bytes:
-        return plan_waves(geometry, sm_count, l2_bytes)
+    if total_bytes > 0.3 * l2_bytes and group_bytes <= 0.4 * l2_bytes:
+        return plan_pipeline(geometry, sm_count)
     return plan_two_pass(geometry, sm_count)
+
+
+def plan_pipeline(
+    geometry: Geometry,
+    sm_count: int,
+    block: int = 8192,
+    warps: int = 8,
+    programs_per_sm: int = 3,
+    lead_bytes: int = 8 << 20,
+) -> Plan:
+    """Statistics ahead of the apply pass by about `lead_bytes` of groups, one at least."""
+    groups = geometry.sizes[0] * geometry.groups
+    lag = min(max(ceil_div(lead_bytes, geometry.group_elements * geometry.itemsize), 1), groups)
+    return Plan(
+        Path.PIPELINE,
+        warps=warps,
+        block=block,
+        chunk=block,
+        chunks=ceil_div(geometry.group_elements, block),
+        programs=programs_per_sm * sm_count,
+        registers=min(REGISTERS_PER_SM // (32 * warps * programs_per_sm) // 8 * 8, 255),
+        lag=lag,
+    )
 
 
 def plan_two_pass(
@@ -154,12 +178,11 @@ def plan_two_pass(
 ) -> Plan:
     """About four statistics programs per SM, and apply programs of one tile."""
     groups = geometry.sizes[0] * geometry.groups
-    block = 256 * warps
     chunk, chunks = _split(geometry.group_elements, max(ceil_div(stats_per_sm * sm_count, groups), 1), 2048)
     return Plan(
         Path.TWO_PASS,
         warps=warps,
-        block=block,
+        block=256 * warps,
         unroll=unroll,
         chunk=chunk,
         chunks=chunks,
@@ -168,49 +191,16 @@ def plan_two_pass(
     )
 
 
-def plan_waves(
-    geometry: Geometry,
-    sm_count: int,
-    l2_bytes: int,
-    programs_per_sm: int = 2,
-    warps: int = 16,
-    unroll: int = 2,
-    apply_block: int = 8192,
-    wave_share: float = 0.2,
-    lag: int | None = None,
-) -> Plan:
-    """Resident programs, shared out over the groups of a wave."""
-    programs = programs_per_sm * sm_count
-    groups = geometry.sizes[0] * geometry.groups
-    group_bytes = geometry.group_elements * geometry.itemsize
-    wave = max(min(int(wave_share * l2_bytes) // group_bytes, groups, programs), 1)
-    if lag is None:
-        lag = 1 if 2 * wave * group_bytes <= 0.7 * l2_bytes else 0
-    chunk, chunks = _split(geometry.group_elements, programs // wave, 64)
-    return Plan(
-        Path.WAVES,
-        warps=warps,
-        block=256 * warps,
-        unroll=unroll,
-        chunk=chunk,
-        chunks=chunks,
-        apply_block=apply_block,
-        wave=wave,
-        programs_per_sm=programs_per_sm,
-        lag=lag,
-    )
-
-
 def plan_rows(
     geometry: Geometry,
     sm_count: int,
-    width: int = 64,
+    width: int = 512,
     stats_per_sm: int = 2,
-    warps: int = 8,
+    warps: int = 16,
     unroll: int = 4,
-    apply_per_sm: int = 8,
+    apply_block: int = 8192,
     apply_warps: int = 8,
-    apply_vectors: int = 2,
+    apply_width: int = 512,
 ) -> Plan:
     """Column blocks of about `width` channels."""
     group_columns = next_power_of_two(geometry.group_channels)
@@ -218,11 +208,8 @@ def plan_rows(
     blocks = ceil_div(geometry.groups, columns // group_columns)
     images = geometry.sizes[0]
     block = max(256 * warps, columns)
-    rows = block // columns
-    most = 8192 // (columns // group_columns)
-    chunk, chunks = _split(geometry.spatial, max(min(stats_per_sm * sm_count // (blocks * images), most), 1), rows)
-    apply_block = max(256 * apply_warps * apply_vectors, columns)
-    span, _ = _split(geometry.spatial, max(apply_per_sm * sm_count // (blocks * images), 1), apply_block // columns)
+    chunk, chunks = _split(geometry.spatial, max(stats_per_sm * sm_count // (blocks * images), 1), block // columns)
+    apply_columns = min(apply_width, next_power_of_two(geometry.sizes[1]))
     return Plan(
         Path.ROWS,
         warps=warps,
@@ -231,7 +218,7 @@ def plan_rows(
         chunk=chunk,
         chunks=chunks,
         apply_warps=apply_warps,
-        apply_block=apply_block,
-        span=span,
+        apply_block=max(apply_block, apply_columns),
         columns=columns,
+        apply_columns=apply_columns,
     )

@@ -9,7 +9,14 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from candidates.groupnorm_silu.kernels.tiles import merge_chunks, merge_lanes, normalise_silu
+from candidates.groupnorm_silu.kernels.tiles import (
+    merge_chunks,
+    merge_lanes,
+    merge_partials,
+    normalise_silu,
+    pack_pair,
+    unpack_pair,
+)
 
 
 @triton.jit
@@ -40,15 +47,24 @@ def _offset(index, S, H, W, s_c, s_t, s_h, s_w, VEC: tl.constexpr, DENSE: tl.con
 
 
 @triton.jit
+def _group_base(ng, G, CG, s_n, s_c, VEC: tl.constexpr, DENSE: tl.constexpr):
+    """Element offset of group `ng` of all images' groups."""
+    base = (ng // G).to(tl.int64) * s_n + (ng % G).to(tl.int64) * CG * s_c
+    if DENSE:
+        # the channel stride is the spatial size, which VEC divides
+        base = tl.multiple_of(base, VEC)
+    return base
+
+
+@triton.jit
 def _moments(
     x_ptr, begin, end, S, H, W, s_c, s_t, s_h, s_w,
     BLOCK: tl.constexpr, VEC: tl.constexpr, UNROLL: tl.constexpr, DENSE: tl.constexpr, INDEX64: tl.constexpr,
-    POLICY: tl.constexpr,
 ):  # fmt: skip
     """Mean and M2 of the group's elements begin..end (a multiple of VEC of them, possibly none)."""
     index = _tile_index(begin, BLOCK, VEC, INDEX64)
     offset = _offset(index, S, H, W, s_c, s_t, s_h, s_w, VEC, DENSE)
-    first = tl.load(x_ptr + offset, mask=index < end, other=0.0, eviction_policy=POLICY).to(tl.float32)
+    first = tl.load(x_ptr + offset, mask=index < end, other=0.0).to(tl.float32)
     s1 = tl.zeros((BLOCK // VEC, VEC), tl.float32)
     s2 = tl.zeros((BLOCK // VEC, VEC), tl.float32)
     start = begin + BLOCK
@@ -56,7 +72,7 @@ def _moments(
         for u in tl.static_range(UNROLL):
             i = _tile_index(start + u * BLOCK, BLOCK, VEC, INDEX64)
             o = _offset(i, S, H, W, s_c, s_t, s_h, s_w, VEC, DENSE)
-            x = tl.load(x_ptr + o, mask=i < end, other=0.0, eviction_policy=POLICY).to(tl.float32)
+            x = tl.load(x_ptr + o, mask=i < end, other=0.0).to(tl.float32)
             d = tl.where(i < end, x - first, 0.0)
             s1 += d
             s2 += d * d
@@ -71,7 +87,7 @@ def _moments(
 @triton.jit
 def _apply(
     x, weight_ptr, bias_ptr, out_ptr, index, end, mean, rstd, S, H, W, o_c, o_t, o_h, o_w,
-    VEC: tl.constexpr, DENSE: tl.constexpr, POLICY: tl.constexpr, ASM: tl.constexpr,
+    VEC: tl.constexpr, DENSE: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """Normalise, scale, SiLU and store one tile."""
     valid = index < end
@@ -80,7 +96,7 @@ def _apply(
     bias = tl.load(bias_ptr + channel, mask=valid, other=0.0).to(tl.float32)
     y = normalise_silu(x.to(tl.float32), mean, weight * rstd, bias, ASM)
     offset = _offset(index, S, H, W, o_c, o_t, o_h, o_w, VEC, DENSE)
-    tl.store(out_ptr + offset, y.to(out_ptr.dtype.element_ty), mask=valid, eviction_policy=POLICY)
+    tl.store(out_ptr + offset, y.to(out_ptr.dtype.element_ty), mask=valid, eviction_policy="evict_first")
 
 
 @triton.jit
@@ -90,10 +106,10 @@ def groupnorm_silu_flat_single(
     BLOCK: tl.constexpr, VEC: tl.constexpr, DENSE: tl.constexpr, ASM: tl.constexpr,
 ):  # fmt: skip
     """One program per group, which stays in registers: CG * S <= BLOCK."""
-    n = (tl.program_id(0) // G).to(tl.int64)
-    g = tl.program_id(0) % G
-    x_ptr += n * x_n + g.to(tl.int64) * CG * x_c
-    out_ptr += n * o_n + g.to(tl.int64) * CG * o_c
+    ng = tl.program_id(0)
+    g = ng % G
+    x_ptr += _group_base(ng, G, CG, x_n, x_c, VEC, DENSE)
+    out_ptr += _group_base(ng, G, CG, o_n, o_c, VEC, DENSE)
     end = tl.cast(CG, tl.int32) * S
     index = _tile_index(0, BLOCK, VEC, False)
     valid = index < end
@@ -103,7 +119,7 @@ def groupnorm_silu_flat_single(
     d = tl.where(valid, x - mean, 0.0)
     rstd = tl.rsqrt(tl.sum(d * d) * inverse + eps)
     _apply(x, weight_ptr + g * CG, bias_ptr + g * CG, out_ptr, index, end, mean, rstd, S, H, W, o_c, o_t, o_h, o_w,
-           VEC, DENSE, "", ASM)  # fmt: skip
+           VEC, DENSE, ASM)  # fmt: skip
 
 
 @triton.jit
@@ -117,14 +133,12 @@ def groupnorm_silu_flat_stats(
         gdc_launch_dependents()
     # last chunk first, so that the apply pass starts with what L2 saw last
     pid = tl.num_programs(0) - 1 - tl.program_id(0)
-    ng = pid // chunks
-    n = (ng // G).to(tl.int64)
-    g = (ng % G).to(tl.int64)
+    x_ptr += _group_base(pid // chunks, G, CG, x_n, x_c, VEC, DENSE)
     size = tl.cast(CG, tl.int64) * S
     begin = (pid % chunks).to(tl.int64) * chunk
     end = tl.minimum(begin + chunk, size)
-    mean, m2 = _moments(x_ptr + n * x_n + g * CG * x_c, begin, end, S, H, W, x_c, x_t, x_h, x_w,
-                        BLOCK, VEC, UNROLL, DENSE, INDEX64, "")  # fmt: skip
+    mean, m2 = _moments(x_ptr, begin, end, S, H, W, x_c, x_t, x_h, x_w,
+                        BLOCK, VEC, UNROLL, DENSE, INDEX64)  # fmt: skip
     tl.store(mean_ptr + pid, mean)
     tl.store(m2_ptr + pid, m2)
 
@@ -139,68 +153,99 @@ def groupnorm_silu_flat_apply(
     """One tile of one group, normalised with the merged partials; grid (N * G * tiles,)."""
     pid = tl.program_id(0)
     ng = pid // tiles
-    n = (ng // G).to(tl.int64)
-    g = (ng % G).to(tl.int64)
+    g = ng % G
     size = tl.cast(CG, tl.int64) * S
     index = _tile_index((pid % tiles).to(tl.int64) * BLOCK, BLOCK, VEC, INDEX64)
     # x does not come from the statistics kernel, so it may be read before that has ended
     offset = _offset(index, S, H, W, x_c, x_t, x_h, x_w, VEC, DENSE)
-    x = tl.load(x_ptr + n * x_n + g * CG * x_c + offset, mask=index < size, other=0.0)
+    x_ptr += _group_base(ng, G, CG, x_n, x_c, VEC, DENSE)
+    x = tl.load(x_ptr + offset, mask=index < size, other=0.0)
     if PDL:
         gdc_wait()
     first = ng.to(tl.int64) * chunks
-    mean, variance = merge_chunks(mean_ptr + first, m2_ptr + first, chunks, chunk, size, CHUNKS_PAD)
-    _apply(x, weight_ptr + g * CG, bias_ptr + g * CG, out_ptr + n * o_n + g * CG * o_c, index, size, mean,
-           tl.rsqrt(variance + eps), S, H, W, o_c, o_t, o_h, o_w, VEC, DENSE, "evict_first", ASM)  # fmt: skip
+    mean, rstd = merge_chunks(mean_ptr + first, m2_ptr + first, chunks, chunk, 1, size, eps, CHUNKS_PAD)
+    out_ptr += _group_base(ng, G, CG, o_n, o_c, VEC, DENSE)
+    _apply(x, weight_ptr + g * CG, bias_ptr + g * CG, out_ptr, index, size, mean, rstd,
+           S, H, W, o_c, o_t, o_h, o_w, VEC, DENSE, ASM)  # fmt: skip
 
 
 @triton.jit
-def groupnorm_silu_flat_waves(
-    x_ptr, weight_ptr, bias_ptr, out_ptr, mean_ptr, m2_ptr, arrived_ptr, eps, NG, chunks, chunk, G, CG, S, H, W,
-    x_n, x_c, x_t, x_h, x_w, o_n, o_c, o_t, o_h, o_w,
-    WAVE: tl.constexpr, LAG: tl.constexpr, BLOCK: tl.constexpr, VEC: tl.constexpr, UNROLL: tl.constexpr,
-    APPLY_BLOCK: tl.constexpr, CHUNKS_PAD: tl.constexpr, DENSE: tl.constexpr, INDEX64: tl.constexpr,
-    ASM: tl.constexpr, READ_POLICY: tl.constexpr,
-):  # fmt: skip
-    """WAVE groups at a time: statistics, then (LAG waves later) the apply pass, which finds x in L2.
+def pipeline_item(item, lead, total):
+    """What item `item` of 2 * total is: whether a statistics tile, and which of the `total` tiles.
 
-    Needs all WAVE * chunks programs resident at once (a cooperative launch) and `arrived`, (N * G,) int32, zeroed.
+    Order: `lead` statistics tiles, then statistics and apply tiles in turn, then the last `lead` apply tiles.
     """
-    pid = tl.program_id(0)
-    slot = pid // chunks
-    k = pid % chunks
+    in_turn = item - lead
+    mixed = 2 * (total - lead)
+    is_stats = (in_turn < 0) | ((in_turn < mixed) & (in_turn % 2 == 0))
+    stats_tile = tl.where(in_turn < 0, item, lead + in_turn // 2)
+    apply_tile = tl.where(in_turn < mixed, in_turn // 2, item - total)
+    return is_stats, tl.where(is_stats, stats_tile, apply_tile)
+
+
+@triton.jit
+def _pipeline_load(
+    x_ptr, item, lead, total, tiles, size, G, CG, S, H, W, x_n, x_c, x_t, x_h, x_w,
+    BLOCK: tl.constexpr, VEC: tl.constexpr, DENSE: tl.constexpr, INDEX64: tl.constexpr,
+):  # fmt: skip
+    _, at = pipeline_item(item, lead, total)
+    ng = at // tiles
+    index = _tile_index((at % tiles).to(tl.int64) * BLOCK, BLOCK, VEC, INDEX64)
+    offset = _offset(index, S, H, W, x_c, x_t, x_h, x_w, VEC, DENSE)
+    x_ptr += _group_base(ng, G, CG, x_n, x_c, VEC, DENSE)
+    return tl.load(x_ptr + offset, mask=(index < size) & (item < 2 * total), other=0.0)
+
+
+@triton.jit
+def groupnorm_silu_flat_pipeline(
+    x_ptr, weight_ptr, bias_ptr, out_ptr, partial_ptr, merged_ptr, eps, NG, tiles, lag, G, CG, S, H, W,
+    x_n, x_c, x_t, x_h, x_w, o_n, o_c, o_t, o_h, o_w,
+    BLOCK: tl.constexpr, VEC: tl.constexpr, TILES_PAD: tl.constexpr, DENSE: tl.constexpr, INDEX64: tl.constexpr,
+    ASM: tl.constexpr,
+):  # fmt: skip
+    """Statistics of group i and the apply pass of group i - lag, tile by tile in turn: the apply pass reads L2.
+
+    Each program takes every num_programs-th item and has the next item's x in flight while it works on one. It waits
+    only for earlier items, so it needs all programs resident (a cooperative launch) and no more. Results pass between
+    programs as single 64-bit words that are 0 until written: `partial` (N * G, tiles) and `merged` (N * G,), zeroed.
+    """
     size = tl.cast(CG, tl.int64) * S
-    begin = k.to(tl.int64) * chunk
-    end = tl.minimum(begin + chunk, size)
-    waves = (NG + WAVE - 1) // WAVE
-    step = 0
-    while step < waves + LAG:
-        ng = step * WAVE + slot
-        if ng < NG:
-            n = (ng // G).to(tl.int64)
-            g = (ng % G).to(tl.int64)
-            mean, m2 = _moments(x_ptr + n * x_n + g * CG * x_c, begin, end, S, H, W, x_c, x_t, x_h, x_w,
-                                BLOCK, VEC, UNROLL, DENSE, INDEX64, READ_POLICY)  # fmt: skip
-            tl.store(mean_ptr + ng.to(tl.int64) * chunks + k, mean)
-            tl.store(m2_ptr + ng.to(tl.int64) * chunks + k, m2)
-            tl.atomic_add(arrived_ptr + ng, 1, sem="release", scope="gpu")
-        ng = (step - LAG) * WAVE + slot
-        if (ng >= slot) & (ng < NG):
-            n = (ng // G).to(tl.int64)
-            g = (ng % G).to(tl.int64)
-            while tl.atomic_add(arrived_ptr + ng, 0, sem="acquire", scope="gpu") < chunks:
-                pass
-            first = ng.to(tl.int64) * chunks
-            mean, variance = merge_chunks(mean_ptr + first, m2_ptr + first, chunks, chunk, size, CHUNKS_PAD)
-            rstd = tl.rsqrt(variance + eps)
-            tiles = (end - begin + APPLY_BLOCK - 1) // APPLY_BLOCK
-            while tiles > 0:
-                # last tile first: it is the likeliest to be in L2 still
-                tiles -= 1
-                index = _tile_index(begin + tiles * APPLY_BLOCK, APPLY_BLOCK, VEC, INDEX64)
-                offset = _offset(index, S, H, W, x_c, x_t, x_h, x_w, VEC, DENSE)
-                x = tl.load(x_ptr + n * x_n + g * CG * x_c + offset, mask=index < end, other=0.0,
-                            eviction_policy="evict_first")  # fmt: skip
-                _apply(x, weight_ptr + g * CG, bias_ptr + g * CG, out_ptr + n * o_n + g * CG * o_c, index, end,
-                       mean, rstd, S, H, W, o_c, o_t, o_h, o_w, VEC, DENSE, "evict_first", ASM)  # fmt: skip
-        step += 1
+    total = NG * tiles
+    lead = lag * tiles
+    item = tl.program_id(0)
+    x = _pipeline_load(x_ptr, item, lead, total, tiles, size, G, CG, S, H, W, x_n, x_c, x_t, x_h, x_w,
+                       BLOCK, VEC, DENSE, INDEX64)  # fmt: skip
+    while item < 2 * total:
+        following = item + tl.num_programs(0)
+        x_next = _pipeline_load(x_ptr, following, lead, total, tiles, size, G, CG, S, H, W, x_n, x_c, x_t, x_h, x_w,
+                                BLOCK, VEC, DENSE, INDEX64)  # fmt: skip
+        before_is_stats, before = pipeline_item(item - 1, lead, total)
+        if (item > 0) & before_is_stats & (before % tiles == tiles - 1):
+            # the item before was a group's last statistics tile: this program merges that group
+            k = tl.arange(0, TILES_PAD)
+            words_ptr = partial_ptr + (before // tiles).to(tl.int64) * tiles + k
+            words = tl.load(words_ptr, mask=k < tiles, other=1, volatile=True)
+            while tl.min((words != 0).to(tl.int32)) == 0:
+                words = tl.load(words_ptr, mask=k < tiles, other=1, volatile=True)
+            mean_k, m2_k = unpack_pair(words)
+            mean, rstd = merge_partials(mean_k, m2_k, k, k < tiles, BLOCK, 1, size, eps)
+            tl.store(merged_ptr + before // tiles, pack_pair(mean, rstd))
+        is_stats, at = pipeline_item(item, lead, total)
+        ng = at // tiles
+        begin = (at % tiles).to(tl.int64) * BLOCK
+        index = _tile_index(begin, BLOCK, VEC, INDEX64)
+        if is_stats:
+            tile_mean = tl.sum(x.to(tl.float32)) / tl.minimum(size - begin, BLOCK).to(tl.float32)
+            d = tl.where(index < size, x.to(tl.float32) - tile_mean, 0.0)
+            tl.store(partial_ptr + at, pack_pair(tile_mean, tl.sum(d * d)))
+        else:
+            word = tl.load(merged_ptr + ng, volatile=True)
+            while word == 0:
+                word = tl.load(merged_ptr + ng, volatile=True)
+            group_mean, group_rstd = unpack_pair(word)
+            g = ng % G
+            out = out_ptr + _group_base(ng, G, CG, o_n, o_c, VEC, DENSE)
+            _apply(x, weight_ptr + g * CG, bias_ptr + g * CG, out, index, size, group_mean, group_rstd,
+                   S, H, W, o_c, o_t, o_h, o_w, VEC, DENSE, ASM)  # fmt: skip
+        x = x_next
+        item = following
