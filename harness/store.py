@@ -45,16 +45,6 @@ class Stored:
     sha256: str
 
 
-def case_content(case: Case) -> dict[str, Any]:
-    """What of a case shapes its times; its provenance, weight and wording do not."""
-    return {
-        "dims": list(case.dims.items()),
-        "params": dict(case.params),
-        "dtype": case.dtype.value,
-        "layout": case.layout.value,
-    }
-
-
 def resume_key(
     op: str,
     case: Case,
@@ -65,14 +55,15 @@ def resume_key(
 ) -> str:
     """Hash of everything that would have to be the same for a measurement not to be worth repeating.
 
-    `case` is the case as measured (the twin on a CPU); `arms` are the candidates alone, without the baseline and its
-    twin. The GPU's UUID counts and the boot does not.
+    `case` is the case as measured (the twin on a CPU), of which only what a kernel sees counts: cases of two models of
+    one shape share their measurement. `arms` are the candidates alone, without the baseline and its twin. The
+    GPU's UUID counts and the boot does not.
     """
     device = environment.device
     return content_sha256(
         {
             "op": op,
-            "case": {"id": case.id, **case_content(case)},
+            "case": case.content,
             "context": context,
             "device": [device.key, device.uuid],
             "environment": environment.model_dump(mode="json", exclude={"git_sha", "device"}),

@@ -254,6 +254,7 @@ SAME = {
     "seed of the samples": measurement(ARMS, seed=5),
     "boot": measurement(ARMS, env=environment(H200.model_copy(update={"boot_id": "boot-2"}))),
     "calls per step": measurement(ARMS, of=case(calls=7)),
+    "a case of the same shape": measurement(ARMS, of=case("other", model="wan", dims=case().dims)),
     "commit": measurement(ARMS, env=environment().model_copy(update={"git_sha": None})),
 }
 

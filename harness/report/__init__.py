@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from harness.report import matrix, page, rehearsal
+from harness.report import page, rehearsal
+from harness.report.matrix import matrix_markdown
 from harness.schema.claims import Claims, load_claims
 from harness.schema.manifest import load_manifests
 from harness.schema.verdict import Verdicts
@@ -33,7 +34,7 @@ def render(verdicts: Verdicts) -> dict[str, str]:
     """The text files of `reports/` by name."""
     pages = {f"{row.op}.md": page.render(row) for row in verdicts.rows if row.cards}
     return {
-        "matrix.md": matrix.render(verdicts),
+        "matrix.md": matrix_markdown(verdicts),
         "rehearsal.md": rehearsal.render(verdicts),
         "verdicts.json": to_json(verdicts),
         **pages,

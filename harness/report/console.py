@@ -1,5 +1,7 @@
 """The table that `harness bench` ends with, for a terminal of 80 columns or more."""
 
+from typing import Literal
+
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -7,7 +9,7 @@ from rich.text import Text
 from harness.report import text
 from harness.report.matrix import device_name
 from harness.report.page import conclusion
-from harness.schema.verdict import ArmVerdict, CardVerdict, Comparison, RowVerdict
+from harness.schema.verdict import ArmVerdict, CardVerdict, Comparison, RowVerdict, Verdicts
 from harness.schema.vocabulary import ArmStatus, Outcome
 
 _MARKS = {
@@ -25,7 +27,16 @@ MAX_COLUMNS = 6
 """Candidates side by side in 80 columns; more are put below in a table of their own."""
 
 
-def outcome_table(row: RowVerdict, card: CardVerdict) -> RenderableType:
+def outcome_table(verdicts: Verdicts, op: str, device_type: Literal["cuda", "cpu"]) -> RenderableType:
+    """Outcomes of one op on the card (or CPU) of that type that was measured last."""
+    row = next(row for row in verdicts.rows if row.op == op)
+    cards = row.cards if device_type == "cuda" else row.rehearsals
+    if not cards:
+        return Text(f"{row.title}: nothing is stored for this device", style="yellow")
+    return _card_table(row, max(cards, key=lambda card: max(one.started_at for one in card.comparisons)))
+
+
+def _card_table(row: RowVerdict, card: CardVerdict) -> RenderableType:
     """Cases down, candidates across: ratio to torch.compile and outcome; reasons and the conclusion below."""
     names = list(dict.fromkeys(arm.id for one in card.comparisons for arm in one.candidates))
     letters = {name: _letter(index) for index, name in enumerate(names)}

@@ -25,7 +25,7 @@ class Notes:
         return "\n".join(f"{number}. {note}" for note, number in self._numbers.items())
 
 
-def render(verdicts: Verdicts, link_base: str = "") -> str:
+def matrix_markdown(verdicts: Verdicts, link_base: str = "") -> str:
     """The matrix. `link_base` goes before links: empty in the repository, the URL of `reports/` for an issue."""
     notes = Notes()
     rows = [

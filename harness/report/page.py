@@ -183,10 +183,15 @@ def _facts(one: Comparison) -> str:
         _aa(one),
         f"evidence {text.evidence_link(one.evidence)}"
         + (f"; other measurements of it that were passed over: {one.passed_over}" if one.passed_over else ""),
+        *([f"measured for {text.code(one.measured_as)}, which has the same shape"] if _shared(one) else []),
         *(f"**stale**: {text.plain(reason)}" for reason in one.stale),
         *(["**the manifest's sizes have changed**: counts for nothing"] if one.case_changed else []),
     )
     return "\n".join(f"- {part}" for part in parts if part)
+
+
+def _shared(one: Comparison) -> bool:
+    return one.measured_as != one.case.id
 
 
 def _roofline(one: Comparison) -> str:

@@ -76,7 +76,9 @@ class Comparison(Record):
     """One case, alone or in one context, on one card: the measurement that counts."""
 
     case: Case
-    """As measured: on a CPU the small twin."""
+    """The manifest's case, at the sizes measured: on a CPU those of the small twin."""
+    measured_as: str
+    """Id of the case it was measured for: another one where two have the same shape."""
     context: str | None
     evidence: Evidence
     started_at: str

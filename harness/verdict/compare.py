@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.schema.case import Case
 from harness.schema.measurement import ArmRecord, Measurement
 from harness.schema.verdict import ArmVerdict, Comparison, Evidence, Span
 from harness.schema.vocabulary import ArmStatus, Outcome, Role, RunStatus
@@ -55,8 +56,8 @@ def time_span(times_us: FloatArray) -> Span:
     return ratio_span(hl_interval(100 * np.log(times_us)))
 
 
-def compare(stored: Stored, staleness: Staleness, passed_over: int) -> Comparison:
-    """Judge one measurement, `passed_over` others of the same case having been set aside for it."""
+def compare(case: Case, stored: Stored, staleness: Staleness, passed_over: int) -> Comparison:
+    """Judge one measurement for a case; `passed_over` others of that case were set aside for it."""
     of = stored.measurement
     times = _times(of)
     invalid = _why_invalid(of, times)
@@ -65,7 +66,8 @@ def compare(stored: Stored, staleness: Staleness, passed_over: int) -> Compariso
     if roofline is not None and roofline.floor_bytes is not None:
         floor_us = roofline.copy_us * roofline.floor_bytes / roofline.bytes_moved
     return Comparison(
-        case=of.case,
+        case=of.case if staleness.case_changed else case,
+        measured_as=of.case.id,
         context=of.context,
         evidence=Evidence(file=stored.file, line=stored.line, sha256=stored.sha256),
         started_at=of.started_at,

@@ -27,9 +27,10 @@ from harness.verdict.steps import COMPETING, Judged, judge_steps
 def judge_card(manifest: Manifest, chosen: Mapping[Slot, Chosen]) -> CardVerdict:
     """Everything about one op on one card."""
     judged = [
-        Judged(one.stored.measurement, compare(one.stored, one.staleness, one.passed_over)) for one in chosen.values()
+        Judged(one.stored.measurement, compare(one.case, one.stored, one.staleness, one.passed_over))
+        for one in chosen.values()
     ]
-    alone = {one.measurement.case.id: one for one in judged if one.measurement.context is None}
+    alone = {slot[0]: one for slot, one in zip(chosen, judged, strict=True) if slot[1] is None}
     steps = _after_holm(judge_steps(manifest, alone))
     tracker, notes = _card_cell(steps, [one.comparison for one in judged])
     environments = [one.measurement.environment for one in judged]

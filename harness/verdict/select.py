@@ -1,8 +1,9 @@
 """Which measurement counts, and what has changed since it was made.
 
-For each case (alone or in a context) on each card exactly one measurement counts. In this order: made at the present
-case's sizes; fresh rather than stale; valid rather than invalid; more candidates tried (so that re-measuring one
-candidate does not hide the others); newest. Nothing is pooled, neither across cards nor across runs.
+For each case (alone or in a context) on each card exactly one measurement counts, of those of the same shape whatever
+case they were made for. In this order: made at the present case's sizes; fresh rather than stale; valid rather than
+invalid; more candidates tried (so that re-measuring one candidate does not hide the others); newest. Nothing is pooled,
+neither across cards nor across runs.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,11 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.provision.packages import PACKAGES
+from harness.schema.case import Case
 from harness.schema.manifest import Manifest
 from harness.schema.measurement import Measurement
 from harness.schema.vocabulary import ArmStatus, Role
 from harness.sources import normal_name, op_sha256, pins
-from harness.store import Stored, case_content
+from harness.store import Stored
 from harness.verdict.compare import Staleness, why_invalid
 
 CardKey = tuple[str, str]
@@ -39,6 +41,8 @@ class Present:
 class Chosen:
     """The measurement that counts for one case on one card."""
 
+    case: Case
+    """The manifest's, whose calls and confidence count; at its twin's sizes on a CPU."""
     stored: Stored
     staleness: Staleness
     passed_over: int
@@ -56,30 +60,42 @@ def present(root: Path, manifests: Mapping[str, Manifest]) -> Present:
 
 def wanted(of: Measurement, manifest: Manifest) -> bool:
     """Whether the manifest still asks for what was measured."""
-    return any(case.id == of.case.id and (of.context is None or of.context in case.contexts) for case in manifest.cases)
+    return any(_is_for(of, case, context) for case, context in _slots(manifest))
 
 
 def choose(stored: Iterable[Stored], manifest: Manifest, now: Present) -> dict[CardKey, dict[Slot, Chosen]]:
     """By card and case, the measurement of this op that counts; in the manifest's order of cases and contexts."""
-    found: dict[CardKey, dict[Slot, list[Stored]]] = {}
+    by_card: dict[CardKey, list[Stored]] = {}
     for one in stored:
         device = one.measurement.environment.device
-        slots = found.setdefault((device.key, device.uuid), {})
-        slots.setdefault((one.measurement.case.id, one.measurement.context), []).append(one)
-    return {
-        card: {slot: _best(slots[slot], manifest, now) for slot in _slots(manifest) if slot in slots}
-        for card, slots in sorted(found.items())
-    }
+        by_card.setdefault((device.key, device.uuid), []).append(one)
+    chosen: dict[CardKey, dict[Slot, Chosen]] = {}
+    for card, on_card in sorted(by_card.items()):
+        for case, context in _slots(manifest):
+            found = [one for one in on_card if _is_for(one.measurement, case, context)]
+            if found:
+                chosen.setdefault(card, {})[case.id, context] = _best(found, case, now)
+    return chosen
 
 
-def _slots(manifest: Manifest) -> Iterator[Slot]:
+def _slots(manifest: Manifest) -> Iterator[tuple[Case, str | None]]:
     for case in manifest.cases:
-        yield case.id, None
-        yield from ((case.id, context) for context in case.contexts)
+        yield case, None
+        yield from ((case, context) for context in case.contexts)
 
 
-def _best(stored: list[Stored], manifest: Manifest, now: Present) -> Chosen:
-    judged = [(staleness(one.measurement, manifest, now), one) for one in stored]
+def _sized(case: Case, of: Measurement) -> Case:
+    """The manifest's case at the sizes that the measurement's device is asked for."""
+    return case if of.environment.device.type == "cuda" else case.rehearsed()
+
+
+def _is_for(of: Measurement, case: Case, context: str | None) -> bool:
+    """By shape, or by name where the shape has changed."""
+    return of.context == context and (of.case.content == _sized(case, of).content or of.case.id == case.id)
+
+
+def _best(stored: list[Stored], case: Case, now: Present) -> Chosen:
+    judged = [(staleness(one.measurement, case, now), one) for one in stored]
 
     def rank(item: tuple[Staleness, Stored]) -> tuple[bool, bool, bool, int, str, int]:
         stale, one = item
@@ -88,20 +104,17 @@ def _best(stored: list[Stored], manifest: Manifest, now: Present) -> Chosen:
         return not stale.case_changed, not stale.reasons, not why_invalid(of), tried, of.started_at, one.line
 
     stale, best = max(judged, key=rank)
-    return Chosen(best, stale, len(stored) - 1)
+    return Chosen(_sized(case, best.measurement), best, stale, len(stored) - 1)
 
 
-def staleness(of: Measurement, manifest: Manifest, now: Present) -> Staleness:
-    """What has changed since the measurement was made."""
-    asked = next(case for case in manifest.cases if case.id == of.case.id)
-    gpu = of.environment.device.type == "cuda"
+def staleness(of: Measurement, case: Case, now: Present) -> Staleness:
+    """What has changed since the measurement was made for this case of the manifest."""
     reasons = []
     if of.environment.op_sha256 != now.op_sha256[of.op]:
         reasons.append("the op's sources have changed since")
-    if gpu:
+    if of.environment.device.type == "cuda":
         reasons += _package_reasons(of, now.pins)
-    expected = asked if gpu else asked.rehearsed()
-    return Staleness(tuple(reasons), case_changed=case_content(of.case) != case_content(expected))
+    return Staleness(tuple(reasons), case_changed=of.case.content != _sized(case, of).content)
 
 
 def _package_reasons(of: Measurement, pinned: Mapping[str, str]) -> Iterator[str]:

@@ -34,7 +34,7 @@ class Judged:
 class _Part:
     """One case of a candidate's weighted sum: its arm, or None where the baseline stands in."""
 
-    case: Case
+    calls: int
     measurement: Measurement
     arm: ArmRecord | None
 
@@ -45,7 +45,17 @@ class _Part:
         effect = AS_BASELINE
         if self.arm is not None:
             effect = hl_interval(log_ratios(base_us, block_times_us(self.arm)[blocks]))
-        return CaseEffect(time_span(base_us).estimate, self.case.calls, effect)
+        return CaseEffect(time_span(base_us).estimate, self.calls, effect)
+
+
+def _effects(parts: Sequence[_Part], blocks: slice) -> list[CaseEffect]:
+    """The parts' effects; cases that share one measurement are one part, since their errors are the same."""
+    merged: dict[int, _Part] = {}
+    for part in parts:
+        same = merged.get(id(part.measurement))
+        calls = part.calls + (same.calls if same else 0)
+        merged[id(part.measurement)] = _Part(calls, part.measurement, part.arm)
+    return [part.effect(blocks) for part in merged.values()]
 
 
 ALL, EVEN, ODD = slice(None), slice(0, None, 2), slice(1, None, 2)
@@ -105,7 +115,7 @@ def _judge_candidate(
             waiting.append(arm.reason)
         else:
             timed = None if arm.status is ArmStatus.INELIGIBLE else judged.measurement.arm(candidate)
-            parts.append(_Part(case, judged.measurement, timed))
+            parts.append(_Part(case.calls, judged.measurement, timed))
     covered = sum(part.arm is not None for part in parts)
     reason = ""
     if invalid:
@@ -128,14 +138,15 @@ def _judge_candidate(
     )
     if reason:
         return verdict, []
-    effects = [part.effect(ALL) for part in parts]
+    effects = _effects(parts, ALL)
     weighted = weighted_log_ratio(effects)
+    alike = [part.effect(ALL).effect.estimate for part in parts]
     step_us = sum(effect.baseline_us * effect.calls for effect in effects)
     figures = {
         "outcome": three_way(weighted, BAND_PCT),
         "ratio": ratio_span(weighted),
         "effect_log_pct": span(weighted),
-        "geomean_ratio": math.exp(sum(effect.effect.estimate for effect in effects) / len(effects) / 100),
+        "geomean_ratio": math.exp(sum(alike) / len(alike) / 100),
         "baseline_step_us": step_us,
         "candidate_step_us": step_us / math.exp(weighted.estimate / 100),
     }
@@ -143,9 +154,9 @@ def _judge_candidate(
 
 
 def _with_leader(common: StepVerdict, running: Mapping[str, Sequence[_Part]]) -> StepVerdict:
-    chosen_on = {name: weighted_log_ratio([part.effect(EVEN) for part in parts]) for name, parts in running.items()}
+    chosen_on = {name: weighted_log_ratio(_effects(parts, EVEN)) for name, parts in running.items()}
     leader = max(chosen_on, key=lambda name: chosen_on[name].estimate)
-    confirmed = weighted_log_ratio([part.effect(ODD) for part in running[leader]])
+    confirmed = weighted_log_ratio(_effects(running[leader], ODD))
     outcome = three_way(confirmed, BAND_PCT)
     absent = [c for c in common.candidates if c.kind in COMPETING and c.waiting]
     reason = ""

@@ -8,14 +8,15 @@ from rich.console import Console
 from harness.report.console import outcome_table
 from harness.schema.measurement import Measurement
 from harness.schema.vocabulary import ArmStatus, Kind
-from tests.builders import LAPTOP, Arm, case, decided, environment, manifest, measurement
+from tests.builders import H200, LAPTOP, Arm, case, decided, environment, manifest, measurement
 
 
 def printed(*measurements: Measurement, width: int = 80) -> str:
     cases = {one.case.id: one.case for one in measurements}
-    row = decided(*measurements, of=manifest(*cases.values())).rows[0]
+    verdicts = decided(*measurements, of=manifest(*cases.values()))
     out = io.StringIO()
-    Console(file=out, width=width).print(outcome_table(row, (*row.cards, *row.rehearsals)[0]))
+    device = measurements[0].environment.device.type
+    Console(file=out, width=width).print(outcome_table(verdicts, "groupnorm_silu", device))
     return out.getvalue()
 
 
@@ -62,3 +63,15 @@ def test_a_rehearsal_says_that_it_decides_nothing() -> None:
 
 def test_nothing_but_the_baseline() -> None:
     assert "— On NVIDIA H200, there is no candidate" in printed(measurement({}))
+
+
+def test_the_card_measured_last_is_shown_and_none_is_said() -> None:
+    other = environment(H200.model_copy(update={"uuid": "GPU-2"}))
+    made = printed(
+        measurement({"inhouse.k": Arm(1.5)}),
+        measurement({"inhouse.k": Arm(0.9)}, env=other, started_at="2026-12-03T00:00:00Z"),
+    )
+    assert "(card GPU-2)" in made.splitlines()[0]
+    out = io.StringIO()
+    Console(file=out).print(outcome_table(decided(), "groupnorm_silu", "cuda"))
+    assert "nothing is stored for this device" in out.getvalue()

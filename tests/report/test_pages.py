@@ -145,7 +145,7 @@ def test_the_matrix_is_the_rfcs_table_with_a_link_for_every_decided_cell() -> No
 
 def test_links_can_be_made_absolute_for_an_issue() -> None:
     verdicts = decided(measurement({"inhouse.k": Arm(1.5)}))
-    made = matrix.render(verdicts, "https://example.com/reports/")
+    made = matrix.matrix_markdown(verdicts, "https://example.com/reports/")
     assert "(https://example.com/reports/groupnorm_silu.md)" in made
     assert f"(https://example.com/reports/../results/{H200.key}/groupnorm_silu.jsonl)" in made
 
@@ -155,13 +155,15 @@ def test_equal_notes_share_a_number_and_open_rows_have_no_evidence_link() -> Non
     assert notes.mark(["a", "b"]) == "(1) (2)"
     assert notes.mark(["b", "c"]) == "(2) (3)"
     assert str(notes) == "1. a\n2. b\n3. c"
-    made = matrix.render(decided(measurement({"inhouse.k": Arm(1.5)}, status=RunStatus.THROTTLED, reason="hot")))
+    made = matrix.matrix_markdown(
+        decided(measurement({"inhouse.k": Arm(1.5)}, status=RunStatus.THROTTLED, reason="hot"))
+    )
     assert "| ⏳ (1) | 🙋 | 🙋 |" in made
     assert "THROTTLED: hot" in made
 
 
 def test_evidence_nobody_asks_for_is_listed_under_the_matrix() -> None:
-    made = matrix.render(decided(measurement({"inhouse.k": Arm(1.5)}, of=case("gone"))))
+    made = matrix.matrix_markdown(decided(measurement({"inhouse.k": Arm(1.5)}, of=case("gone"))))
     assert f"- {H200.key}/groupnorm_silu.jsonl: groupnorm_silu gone (1)" in made
 
 
@@ -177,8 +179,8 @@ def test_a_rehearsal_has_its_own_report_and_never_enters_the_matrix() -> None:
     assert "not timed: rehearsed in Triton's interpreter" in made
     assert "| `torch.r` | rewrite | 66." in made
     assert "NOT_RUN: needs an NVIDIA GPU" in made
-    assert "| 🙋 | 🙋 | 🙋 |" in matrix.render(verdicts)
-    assert "Fake CPU" not in matrix.render(verdicts)
+    assert "| 🙋 | 🙋 | 🙋 |" in matrix.matrix_markdown(verdicts)
+    assert "Fake CPU" not in matrix.matrix_markdown(verdicts)
     assert "Nothing was rehearsed yet." in rehearsal.render(decided())
 
 

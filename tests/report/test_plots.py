@@ -42,13 +42,14 @@ def points(figure: Figure, axis: int, name: str) -> list[tuple[float, str]]:
 
 def test_each_case_and_candidate_has_its_point(tmp_path: Path, figures: list[Figure]) -> None:
     arms = {"inhouse.k": Arm(1.5), "sglang.k": Arm(0.8)}
-    draw(tmp_path / "a.png", measurement(arms, of=case("a")), measurement(arms, of=case("b"), twin_speedup=1.05))
+    second = case("b", dims={"N": 1, "C": 512, "T": 5, "H": 32, "W": 64})
+    draw(tmp_path / "a.png", measurement(arms), measurement(arms, of=second, twin_speedup=1.05))
     first = points(figures[0], 0, plots.COLOURS[0])
     assert [x for x, _ in first] == pytest.approx([1.5, 1.5], rel=0.01)
     assert [face for _, face in first] == [plots.COLOURS[0], "white"], "hollow where the A/A failed"
     assert [x for x, _ in points(figures[0], 0, plots.COLOURS[1])] == pytest.approx([0.8, 0.8], rel=0.01)
     labels = [label.get_text() for label in figures[0].axes[0].get_yticklabels()]
-    assert labels == ["a\n1×512×5×32×32 bf16", "b\n1×512×5×32×32 bf16"]
+    assert labels == ["mid\n1×512×5×32×32 bf16", "b\n1×512×5×32×64 bf16"]
     legend = [entry.get_text() for entry in figures[0].legends[0].get_texts()]
     assert {"inhouse.k", "sglang.k", "±1 % (TIE)", "equally large copy"} <= set(legend)
     assert imread(tmp_path / "a.png").shape[1] >= 1200

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from harness.report import recompute, render, to_json, verify, write_all
@@ -46,7 +46,9 @@ def alter(file: Path, line: int, arm: int, block: int, way: int, factor: float) 
 
 
 @pytest.mark.defence("verify_one_sample")
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=15, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     line=st.sampled_from(COUNTING),
     arm=st.integers(0, 9),

@@ -15,7 +15,7 @@ from tests.builders import BASELINE, TWIN, Arm, measurement, stored, with_sample
 
 
 def judged(of: Measurement) -> Comparison:
-    return compare(stored(of)[0], Staleness(), 0)
+    return compare(of.case, stored(of)[0], Staleness(), 0)
 
 
 def arm(of: Measurement, name: str = "inhouse.k") -> ArmVerdict:

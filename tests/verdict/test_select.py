@@ -84,7 +84,7 @@ def test_two_cards_are_never_pooled() -> None:
     ],
 )
 def test_what_changed_since_is_said(of: Measurement, reasons: tuple[str, ...]) -> None:
-    found = staleness(of, manifest(), PRESENT)
+    found = staleness(of, case(), PRESENT)
     assert found.reasons == reasons
     assert not found.case_changed
 
@@ -100,7 +100,7 @@ def test_what_changed_since_is_said(of: Measurement, reasons: tuple[str, ...]) -
     ],
 )
 def test_only_what_shapes_the_times_changes_a_case(present_case: Case, changed: bool) -> None:
-    assert staleness(run(), manifest(present_case), PRESENT).case_changed is changed
+    assert staleness(run(), present_case, PRESENT).case_changed is changed
 
 
 @pytest.mark.defence("verdict_case_changed")
@@ -125,6 +125,20 @@ def test_evidence_no_manifest_asks_for_is_listed() -> None:
         f"{H200.key}/rmsnorm.jsonl: rmsnorm mid (1)",
     )
     assert found.rows[0].cards == ()
+
+
+def test_cases_of_one_shape_share_their_measurement() -> None:
+    """Two models call the op at one shape: it is measured for the first and counts for both, each by its own calls."""
+    first = case("a", calls=2)
+    second = case("b", model="wan", calls=5, dims=first.dims)
+    row = decided(measurement(ARMS, of=first), of=manifest(first, second, deciding=("wan",))).rows[0]
+    found = row.cards[0].comparisons
+    assert [(one.case.id, one.case.model, one.case.calls, one.measured_as) for one in found] == [
+        ("a", "hunyuan-vae", 2, "a"),
+        ("b", "wan", 5, "a"),
+    ]
+    assert [step.outcome for step in row.cards[0].steps] == [Outcome.FASTER, Outcome.FASTER]
+    assert row.microbench.symbol == "✅"
 
 
 def test_cases_and_contexts_come_in_the_manifests_order() -> None:

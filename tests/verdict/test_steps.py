@@ -152,3 +152,14 @@ def test_p_value_is_against_the_bar_and_not_against_zero() -> None:
     ]
     assert 0.3 < float(np.mean(p)) < 0.7
     assert (step_of(measurement({"inhouse.k": Arm(1.2)})).p_faster or 1) < 1e-6
+
+
+def test_cases_that_share_a_measurement_are_weighed_once_with_all_their_calls() -> None:
+    """Two twins of one shape tell no more than one: the interval must not shrink."""
+    alone = measurement({"inhouse.k": Arm(1.2)}, of=case("a", calls=2))
+    single = named(decided(alone, of=manifest(case("a", calls=2))).rows[0].cards[0].steps[0], "inhouse.k")
+    both = manifest(case("a", calls=2), case("b", calls=8, dims=case("a").dims))
+    shared = named(decided(alone, of=both).rows[0].cards[0].steps[0], "inhouse.k")
+    assert shared.ratio == single.ratio
+    assert (shared.covered, shared.cases) == (2, 2)
+    assert shared.baseline_step_us == pytest.approx(5 * (single.baseline_step_us or 0))
