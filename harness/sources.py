@@ -11,11 +11,17 @@ from harness.errors import UserError
 
 MEASURING = (
     "harness/op.py",
+    "harness/protocol.py",
     "harness/microbench.py",
+    "harness/isolate.py",
     "harness/worker.py",
     "harness/measure/**/*.py",
+    "harness/stats/orders.py",
+    "harness/stats/estimators.py",
+    "harness/stats/units.py",
 )
-"""Globs of the harness sources that shape a measured number; reports and statistics are not among them."""
+"""Globs of the harness sources that shape a measured number. Statistics are among them where they order the arms and
+say when to stop sampling; verdicts and reports are not."""
 
 _PIN = re.compile(r"^\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*==\s*([^\s;#]+)")
 

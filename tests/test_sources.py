@@ -1,9 +1,12 @@
 """Content hashes change with what shaped a number and with nothing else."""
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
 
+import harness
 from harness import sources
 from harness.errors import UserError
 
@@ -52,6 +55,22 @@ def test_harness_hash_covers_what_shapes_a_number(root: Path, name: str, changes
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).write_text("changed")
     assert (sources.harness_sha256(root) != before) is changes
+
+
+PASSIVE = re.compile(r"harness\.(schema\b.*|errors|sources|store|catalog)$")
+"""Modules that define records, find candidates or report errors; they shape no number."""
+
+
+def test_every_module_that_measuring_uses_is_counted() -> None:
+    root = Path(harness.__file__).parent.parent
+    counted = {file.relative_to(root) for pattern in sources.MEASURING for file in root.glob(pattern)}
+    assert len(counted) > 10
+    for file in counted:
+        for node in ast.walk(ast.parse((root / file).read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("harness."):
+                module = Path(*str(node.module).split("."))
+                used = {module.with_suffix(".py"), *(module / f"{alias.name}.py" for alias in node.names)}
+                assert PASSIVE.match(str(node.module)) or used & counted, f"{file} uses {node.module}"
 
 
 def test_pins_are_read_by_normal_name(tmp_path: Path) -> None:
