@@ -83,7 +83,7 @@ def load(op_id: str, root: Path, extra: Sequence[str] = ()) -> Entry:
 def _op_of(op_id: str) -> Op:
     try:
         module = importlib.import_module(f"{PACKAGE}.{op_id}.op")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"{PACKAGE}/{op_id}/op.py does not import: {type(error).__name__}: {error}.") from error
     op = getattr(module, "OP", None)
     if not isinstance(op, Op):
@@ -99,7 +99,7 @@ def _package_modules(op_id: str, problems: list[str]) -> Iterator[ModuleType]:
         name = f"{package.__name__}.{info.name}"
         try:
             yield importlib.import_module(name)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             problems.append(f"{name} does not import: {type(error).__name__}: {error}.")
 
 
@@ -107,7 +107,7 @@ def _entry_point_modules(problems: list[str]) -> Iterator[ModuleType]:
     for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
         try:
             loaded = entry_point.load()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             problems.append(f"entry point {entry_point.name} ({entry_point.value}): {type(error).__name__}: {error}.")
             continue
         if isinstance(loaded, ModuleType):
@@ -133,7 +133,7 @@ def _extra_module(name: str) -> ModuleType:
         spec.loader.exec_module(module)
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(f"--candidates {name} does not import: {type(error).__name__}: {error}.") from error
     return module
 

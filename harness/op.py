@@ -168,7 +168,8 @@ class Candidate:
     returns: tuple[str, ...] = ()
     """Mutated arguments that are its outputs, in native's output order; empty when `run` returns its outputs."""
     prepare: Callable[[Args], Args] | None = None
-    """Not timed: maps the arguments to those of `run` (a weight in another dtype, a packed cache)."""
+    """Not timed: maps the arguments to those of `run` (a weight in another dtype, a packed cache). Called once per set
+    of tensors, as a model would: what it makes of activations is stale when they change, and the gate says so."""
     fake: Impl | None = None
     """Strides it really writes, when they differ from the op's `fake`; None means the op's."""
     context: str | None = None

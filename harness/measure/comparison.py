@@ -214,16 +214,17 @@ class _Run:
         """Build, probe and gate every arm; the arguments of the first reference, for the clock to rotate."""
         base: Args | None = None
         for reference in self.gate.references():
-            if base is None:
-                base = reference.args
-                for state in self.states:
+            for state in (state for state in self.states if state.alive):
+                if base is None:
                     self._build(state, reference)
-            for state in self.states:
                 if state.alive and state.gate is not None:
                     with touching(self.c.link, state, Phase.GATE, self.c.device.type):
                         state.gate.see(reference)
                         if state.gate.reason:
                             state.fail(ArmStatus.GATE_FAILED, state.gate.reason)
+                if not state.alive:
+                    self.gate.repair(reference)
+            base = base or reference.args
         assert base is not None
         for state in self.states:
             if state.arm.kind is Kind.TRITON and self.c.device.type == "cpu":
@@ -231,8 +232,6 @@ class _Run:
         return base
 
     def _build(self, state: ArmState, reference: Reference) -> None:
-        if not state.alive:
-            return
         state.gate = ArmGate(self.gate, state.arm)
         with touching(self.c.link, state, Phase.BUILD, self.c.device.type):
             scratch = self.gate.draw() if state.arm.mutates else reference.args

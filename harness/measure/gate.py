@@ -64,6 +64,7 @@ class Reference:
     native: tuple[Tensor, ...]
     oracle: tuple[Tensor, ...]
     fingerprints: dict[str, str]
+    seed_offset: int
 
 
 class Gate:
@@ -95,13 +96,27 @@ class Gate:
             return plain
         return [*plain, (0, Variant.LARGE), (0, Variant.SMALL), (0, Variant.OFFSET)]
 
-    def draw(self, seed_offset: int = 0, variant: Variant = Variant.NORMAL) -> Args:
-        """The op's (or context's) arguments from the recorded seed."""
+    def draw(
+        self, seed_offset: int = 0, variant: Variant = Variant.NORMAL, *, weights_offset: int | None = None
+    ) -> Args:
+        """The op's (or context's) arguments from the recorded seed; weights from another offset when one is given."""
         dtype = getattr(torch, self.case.dtype)
         make = self.op.inputs if self.context is None else self.context.inputs
-        return make(self.case, SeededDraw(self.seed + seed_offset, dtype, self.device, variant))
+        weight_seed = self.seed + (seed_offset if weights_offset is None else weights_offset)
+        return make(self.case, SeededDraw(self.seed + seed_offset, dtype, self.device, variant, weight_seed))
 
-    def reference(self, args: Args, variant: Variant = Variant.NORMAL) -> Reference:
+    @property
+    def held_offset(self) -> int:
+        """Seed offset of the values that the first reference's tensors hold once all references were seen."""
+        return max(offset for offset, variant in self.variants() if variant is Variant.NORMAL)
+
+    def repair(self, reference: Reference) -> None:
+        """Draw the reference's inputs again, whole storages: an arm that failed may have written to them."""
+        fresh = self.draw(reference.seed_offset, reference.variant)
+        for name, tensor in tensors_of(reference.args).items():
+            tensor.untyped_storage().copy_(fresh[name].untyped_storage())
+
+    def reference(self, args: Args, variant: Variant = Variant.NORMAL, seed_offset: int = 0) -> Reference:
         """Native and oracle outputs for `args`; both see copies, so an in-place native cannot spoil them."""
         native = self.op.native if self.context is None else self.context.compose(self.op.native)
         upcast = {
@@ -111,7 +126,7 @@ class Gate:
         oracle = as_tuple(native(**upcast))
         del upcast
         fingerprints = {name: storage_fingerprint(tensor) for name, tensor in tensors_of(args).items()}
-        return Reference(variant, args, as_tuple(native(**args)), oracle, fingerprints)
+        return Reference(variant, args, as_tuple(native(**args)), oracle, fingerprints, seed_offset)
 
     def references(self) -> Iterator[Reference]:
         """One reference per variant; seed 1 is written into seed 0's tensors, so their addresses stay."""
@@ -124,7 +139,7 @@ class Gate:
                 args = first
             elif first is None:
                 first = args
-            yield self.reference(args, variant)
+            yield self.reference(args, variant, seed_offset)
 
     def granted_ulp(self, arm: Arm) -> int:
         """Triton's interpreter truncates to 16-bit types where the hardware rounds: one ULP, said in the notes."""
@@ -180,10 +195,10 @@ class ArmGate:
         if reason:
             self.reason = f"{label}: {reason}"
 
-    def judge(self, outputs: tuple[Tensor, ...], reference: Reference) -> None:
-        """Judge outputs that the timed path left behind."""
+    def judge(self, outputs: tuple[Tensor, ...], given: Args, reference: Reference) -> None:
+        """Judge outputs that the timed path made of `given`, which held the reference's values before it."""
         self.variants.append(f"{reference.variant}")
-        self.reason = self.gate.compare(self.arm, self.plain, outputs, reference)
+        self.reason = self._mutation(given, reference) or self.gate.compare(self.arm, self.plain, outputs, reference)
         self.bit_exact = self.plain.bit_exact
         if not self.reason and self.arm.contract is Contract.BIT_EXACT and not self.bit_exact:
             self.reason = f"claims bit_exact, but {self.plain.max_ulp} ULP from native"
@@ -191,15 +206,17 @@ class ArmGate:
     def _run(self, reference: Reference, *, first: bool) -> str:
         arm, gate = self.arm, self.gate
         # The same tensors in every variant that shares them: only an arm that declares mutation gets copies.
-        args = arm.prepared(copied_args(reference.args) if arm.mutates else reference.args)
+        given = copied_args(reference.args) if arm.mutates else reference.args
+        args = arm.prepared(given)
         gate.poison(reference)
         outputs = arm.outputs(args)
+        # Before the outputs are judged: an earlier call may have spoiled the inputs, and this says so.
+        if reason := self._mutation(given, reference):
+            return reason
         comparison = self.plain if first else gate.new_comparison()
         reason = gate.compare(arm, comparison, outputs, reference)
         self.bit_exact = self.bit_exact and comparison.bit_exact
         if reason:
-            return reason
-        if reason := self._mutation(reference):
             return reason
         if arm.contract is Contract.BIT_EXACT and not comparison.bit_exact:
             return f"claims bit_exact, but {comparison.max_ulp} ULP from native"
@@ -209,9 +226,9 @@ class ArmGate:
             return self._repeat(reference, outputs)
         return ""
 
-    def _mutation(self, reference: Reference) -> str:
-        for name, tensor in tensors_of(reference.args).items():
-            if storage_fingerprint(tensor) != reference.fingerprints[name]:
+    def _mutation(self, given: Args, reference: Reference) -> str:
+        for name, tensor in tensors_of(given).items():
+            if name not in self.arm.mutates and storage_fingerprint(tensor) != reference.fingerprints[name]:
                 return f"writes to its input {name!r} without declaring it (mutates=...)"
         return ""
 
@@ -226,9 +243,12 @@ class ArmGate:
 
     def _repeat(self, reference: Reference, outputs: tuple[Tensor, ...]) -> str:
         kept = tuple(output.clone() for output in outputs)
-        args = self.arm.prepared(copied_args(reference.args) if self.arm.mutates else reference.args)
+        given = copied_args(reference.args) if self.arm.mutates else reference.args
+        args = self.arm.prepared(given)
         self.gate.poison(reference)
         again = self.arm.outputs(args)
+        if reason := self._mutation(given, reference):
+            return reason
         self.deterministic = all(torch.equal(a, b) for a, b in zip(kept, again, strict=True))
         declared = self.arm.candidate is None or self.arm.candidate.deterministic
         if not self.deterministic and declared:

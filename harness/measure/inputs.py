@@ -115,8 +115,16 @@ def empty_with_layout(shape: tuple[int, ...], dtype: torch.dtype, device: torch.
 class SeededDraw:
     """`harness.op.Draw` for one seed and variant; remembers what it drew."""
 
-    def __init__(self, seed: int, dtype: torch.dtype, device: torch.device, variant: Variant = Variant.NORMAL) -> None:
+    def __init__(
+        self,
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        variant: Variant = Variant.NORMAL,
+        weight_seed: int | None = None,
+    ) -> None:
         self.seed = seed
+        self.weight_seed = seed if weight_seed is None else weight_seed
         self.dtype = dtype
         self.device = device
         self.variant = variant
@@ -142,7 +150,7 @@ class SeededDraw:
     ) -> Tensor:
         """See `harness.op.Draw.weight`."""
         flat = torch.empty(math.prod(shape), dtype=dtype or self.dtype, device=self.device)
-        fill_normal(flat, self.seed, name, loc, scale)
+        fill_normal(flat, self.weight_seed, name, loc, scale)
         self.drawn[name] = flat.view(shape)
         return self.drawn[name]
 

@@ -82,23 +82,26 @@ class TimedPart:
         return clock
 
     def check_replay(self, seed_offset: int, *, after: bool) -> None:
-        """New values in the first set, NaN in the outputs, one replay of the timed launches, and the gate again."""
-        fresh = self.gate.draw(seed_offset)
-        for name, tensor in tensors_of(fresh).items():
-            self.sets.sets[0][name].copy_(tensor)
-        self.sets.keep_as_pristine()
-        reference = self.gate.reference(fresh)
+        """New activations in the first set, a replay of the timed launches, NaN in the outputs, a replay, the gate.
+
+        The second replay is the one judged: its inputs are no news, so a result remembered from the first is NaN now.
+        Weights stay as they were when `prepare` saw them.
+        """
+        fresh = self.gate.draw(seed_offset, weights_offset=self.gate.held_offset)
+        reference = self.gate.reference(fresh, seed_offset=seed_offset)
         for state in self.states:
             if not state.alive or state.timed is None:
                 continue
             with touching(self.link, state, Phase.AFTER if after else Phase.CAPTURE, self.device.type):
-                self.sets.restore()
+                self.sets.load(fresh)
+                state.timed.replay()
                 if not state.arm.returns:
                     for output in (output for outputs in state.timed.outputs for output in outputs):
                         output.fill_(float("nan"))
+                self.sets.restore()
                 state.timed.replay()
                 judged = ArmGate(self.gate, state.arm)
-                judged.judge(state.timed.outputs[0], reference)
+                judged.judge(state.timed.outputs[0], self.sets.sets[0], reference)
                 if after:
                     state.gate_after = judged.record()
                 if judged.reason:

@@ -1,0 +1,146 @@
+"""RMSNorm rewrites whose timed form is not what the gate first saw. All are compiled and timed on a CPU.
+
+What they hide is in custom ops, which torch.compile calls without looking inside.
+"""
+
+import torch
+from torch import Tensor
+
+from candidates.rmsnorm.op import native
+from harness.op import Args, Candidate, Impl, candidate
+from harness.schema.vocabulary import Contract, Kind
+from tests.evil.wrong_results import EVIL
+
+counts: dict[str, int] = {}
+"""Calls so far, by custom op; a test sets them back."""
+HONEST_CALLS = 400
+"""More than everything before the timing, fewer than the timing."""
+
+
+def _rewrite(impl: Impl, kernels: tuple[str, ...] = ()) -> Candidate:
+    return candidate(op="rmsnorm", kind=Kind.REWRITE, provider=EVIL, kernels=kernels, contract=Contract.TOLERANCE)(impl)
+
+
+def _hidden(name: str) -> Impl:
+    """A custom op `evil::name` of RMSNorm's signature from a function."""
+
+    def register(function: Impl) -> Impl:
+        op = torch.library.custom_op(f"evil::{name}", function, mutates_args=())
+        op.register_fake(lambda x, weight, eps: torch.empty(x.shape, dtype=x.dtype, device=x.device))
+        overload: Impl = getattr(torch.ops.evil, name).default
+        return overload
+
+    return register
+
+
+@_hidden("tires")
+def _tires(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    counts["tires"] = counts.get("tires", 0) + 1
+    if counts["tires"] > HONEST_CALLS:
+        return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+    return native(x, weight, eps).contiguous()
+
+
+def _stops_working(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Stops computing after a while."""
+    return _tires(x, weight, eps)
+
+
+_remembered: dict[tuple[int, int], Tensor] = {}
+
+
+@_hidden("remembers")
+def _remembers(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    key = (x.data_ptr(), x._version)
+    if key not in _remembered:
+        _remembered[key] = native(x, weight, eps).contiguous()
+    return _remembered[key]
+
+
+def _cached_by_version(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Remembers its result until x is written to: new values do not expose it, a second replay does."""
+    return _remembers(x, weight, eps)
+
+
+def _wrong_when_compiled(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Right in eager mode, zeros under torch.compile."""
+    if torch.compiler.is_compiling():
+        return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
+    return native(x, weight, eps)
+
+
+def _fine(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Right."""
+    return native(x, weight, eps)
+
+
+def _breaks_graph(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Cannot be one graph."""
+    torch._dynamo.graph_break()
+    return native(x, weight, eps)
+
+
+def _in_place(x: Tensor, weight: Tensor, eps: float) -> None:
+    """Honest, in place: x becomes the norm."""
+    x.copy_(native(x, weight, eps))
+
+
+def _work_in_prepare(args: Args) -> Args:
+    return {"y": native(**args)}
+
+
+def _returns_prepared(y: Tensor) -> Tensor:
+    """Copies what its untimed `prepare` computed."""
+    return y * 1
+
+
+def _widen(args: Args) -> Args:
+    return {**args, "weight": args["weight"].float()}
+
+
+def _takes_wide_weight(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Honest: its `prepare` widens the weight, which a model does once."""
+    return native(x, weight, eps)
+
+
+stops_working = _rewrite(_stops_working)
+cached_by_version = _rewrite(_cached_by_version)
+wrong_when_compiled = _rewrite(_wrong_when_compiled)
+fine = _rewrite(_fine)
+breaks_graph = _rewrite(_breaks_graph)
+never_launches = candidate(
+    op="rmsnorm",
+    kind=Kind.REWRITE,
+    provider=EVIL,
+    kernels=("a_kernel_that_is_not_there",),
+    contract=Contract.TOLERANCE,
+    name="never_launches",
+)(_fine)
+in_place = candidate(
+    op="rmsnorm",
+    kind=Kind.REWRITE,
+    provider=EVIL,
+    kernels=(),
+    contract=Contract.TOLERANCE,
+    mutates=("x",),
+    returns=("x",),
+    name="in_place",
+)(_in_place)
+prepares_result = candidate(
+    op="rmsnorm",
+    kind=Kind.REWRITE,
+    provider=EVIL,
+    kernels=(),
+    contract=Contract.TOLERANCE,
+    prepare=_work_in_prepare,
+    name="prepares_result",
+)(_returns_prepared)
+prepares_weight = candidate(
+    op="rmsnorm",
+    kind=Kind.REWRITE,
+    provider=EVIL,
+    kernels=(),
+    contract=Contract.TOLERANCE,
+    prepare=_widen,
+    name="prepares_weight",
+)(_takes_wide_weight)
