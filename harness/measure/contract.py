@@ -1,6 +1,7 @@
 """Contract probes of one candidate, on the op's small shapes, once per worker: strides, empties, fakes, registration.
 
-A layout is right or declared ineligible by the guard with a reason; never silently wrong.
+A layout is right, or declared ineligible by the guard with a reason, or refused with an exception; never silently
+wrong.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from harness.measure.arms import Arm, own_code
 from harness.measure.gate import ArmGate, Gate, as_tuple, copied_args
+from harness.measure.link import first_line, recovered
 from harness.op import Args, Candidate, Context, Device, Op
 from harness.schema.case import Case, Layout
 from harness.schema.manifest import Tolerance
@@ -63,13 +65,26 @@ class ContractProbe:
                         return reason, tuple(notes)
             else:
                 notes.append("registration not probed: ineligible at the probe's size")
-        declined = []
+        declined: list[str] = []
+        refused: list[str] = []
         for what, probe in _probe_cases(case):
             if (why := candidate.guard(probe, self.device)) is not None:
                 declined.append(f"{what}: {why}")
                 continue
-            if reason := self._right(candidate, arm, probe):
+            try:
+                reason = self._right(candidate, arm, probe)
+            except torch.OutOfMemoryError:
+                raise
+            except Exception as error:
+                # Loud refusal is allowed; what must not happen is a wrong answer in silence, or a lost device.
+                if recovered(self.device.type):
+                    raise
+                refused.append(f"{what}: {type(error).__name__}: {first_line(error)[:80]}")
+                continue
+            if reason:
                 return f"{what}: {reason}", tuple(notes)
+        if refused:
+            notes.append("raises on: " + "; ".join(refused))
         if declined:
             notes.append("declined by its guard: " + "; ".join(declined))
         # After the layouts: only what is right in eager mode can be said to differ from it.

@@ -63,21 +63,38 @@ def synchronize(device_type: str) -> None:
         torch.cuda.synchronize()
 
 
+def check_device(device_type: str) -> None:
+    """Raise what the device still has to say: a sticky error, or one that a launch left behind and nobody read."""
+    if device_type == "cuda":
+        torch.zeros(1, device=device_type)
+        torch.cuda.synchronize()
+
+
+def recovered(device_type: str) -> str:
+    """After an error: why the device is unusable, or "". One leftover error is read away; a sticky one stays."""
+    try:
+        check_device(device_type)
+    except Exception:
+        try:
+            check_device(device_type)
+        except Exception as sticky:
+            return first_line(sticky)
+    return ""
+
+
 @contextmanager
 def touching(link: Link, state: ArmState, phase: Phase, device_type: str) -> Iterator[None]:
     """Announce the arm; turn its exceptions into its status, or into DeviceLostError when the context is gone."""
     link.begin(state.arm.id, phase.label, phase.limit_s)
     try:
         yield
-        synchronize(device_type)
+        check_device(device_type)
     except torch.OutOfMemoryError as error:
         state.fail(ArmStatus.OUT_OF_MEMORY, f"in {phase.label}: {first_line(error)}")
         torch.cuda.empty_cache()
     except Exception as error:
-        try:
-            synchronize(device_type)
-        except Exception as sticky:
-            raise DeviceLostError(state.arm.id, f"in {phase.label}: {first_line(sticky)}") from error
+        if sticky := recovered(device_type):
+            raise DeviceLostError(state.arm.id, f"in {phase.label}: {sticky}") from error
         state.fail(ArmStatus.CRASHED, f"in {phase.label}: {type(error).__name__}: {first_line(error)}")
 
 
