@@ -71,17 +71,17 @@ def list_(
         entry = catalog.load(op_id, root, tuple(candidates or ()))
         table = Table(title=op_id, title_justify="left", title_style="bold")
         for column in ("candidate", "kind", "contract", "in context", "here"):
-            table.add_column(column)
+            table.add_column(column, no_wrap=True)
+        lacking: list[str] = []
         for candidate in entry.candidates:
             missing = candidate.provider.missing()
-            table.add_row(
-                candidate.id,
-                candidate.kind,
-                candidate.contract,
-                candidate.context or "",
-                f"[dim]not installed: {escape(missing)}[/]" if missing else "yes",
-            )
+            if missing and missing not in lacking:
+                lacking.append(missing)
+            here = f"no ({lacking.index(missing) + 1})" if missing else "yes"
+            table.add_row(candidate.id, candidate.kind, candidate.contract, candidate.context or "", here)
         out.print(table)
+        for number, reason in enumerate(lacking, start=1):
+            out.print(f"({number}) {escape(reason)}", highlight=False)
         for problem in entry.problems:
             err.print(f"[yellow]problem[/] {escape(problem)}", highlight=False)
 

@@ -40,13 +40,18 @@ def examine(console: Console, root: Path) -> bool:
 
 
 def _candidates(root: Path, device: Device) -> Table:
+    """What can be timed here and what cannot, grouped by what is lacking."""
     table = Table(title="candidates", title_justify="left", title_style="bold")
-    for column in ("op", "candidate", "provider", "what it lacks here"):
-        table.add_column(column)
+    for column in ("op", "lacks here", "candidates (version)"):
+        table.add_column(column, overflow="fold")
     for op_id in catalog.op_ids(root):
+        groups: dict[str, list[str]] = {}
         for candidate in catalog.load(op_id, root).candidates:
-            version = candidate.provider.version() or ""
-            table.add_row(op_id, candidate.id, version, escape(lacks(candidate, device)) or "[green]nothing[/]")
+            version = candidate.provider.version()
+            shown = candidate.id + (f" ({version})" if version else "")
+            groups.setdefault(lacks(candidate, device), []).append(shown)
+        for reason, names in sorted(groups.items()):
+            table.add_row(op_id, escape(reason) or "[green]nothing[/]", escape(", ".join(names)))
     return table
 
 
