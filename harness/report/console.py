@@ -2,14 +2,14 @@
 
 from typing import Literal
 
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from harness.report import text
 from harness.report.matrix import device_name
 from harness.report.page import conclusion
-from harness.schema.verdict import ArmVerdict, CardVerdict, Comparison, RowVerdict, Verdicts
+from harness.schema.verdict import ArmVerdict, CardVerdict, Comparison, RowVerdict, Verdicts, by_measurement
 from harness.schema.vocabulary import ArmStatus, Outcome
 
 _MARKS = {
@@ -19,12 +19,35 @@ _MARKS = {
     Outcome.INCONCLUSIVE: ("?", "yellow"),
 }
 _SHORT = {
-    ArmStatus.INELIGIBLE: "ineligible",
+    ArmStatus.INELIGIBLE: "n/a",
     ArmStatus.NOT_INSTALLED: "absent",
     ArmStatus.REHEARSED: "gate ok",
 }
-MAX_COLUMNS = 6
-"""Candidates side by side in 80 columns; more are put below in a table of their own."""
+_COLUMN = 10
+"""Characters that a candidate takes, the gap included."""
+
+
+class _Cases:
+    """Cases down, candidates across: as many side by side as the terminal is wide, the others below."""
+
+    def __init__(self, card: CardVerdict, letters: dict[str, str]) -> None:
+        self._groups = by_measurement(card.comparisons)
+        self._letters = letters
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        names = list(self._letters)
+        longest = max(len(_where(group)) for group in self._groups)
+        across = max(2, (options.max_width - min(longest, 40) - _COLUMN) // _COLUMN)
+        for start in range(0, max(1, len(names)), across):
+            chunk = names[start : start + across]
+            table = Table(box=None, pad_edge=False, header_style="bold")
+            table.add_column("case", overflow="fold")
+            table.add_column("µs", justify="right", no_wrap=True)
+            for name in chunk:
+                table.add_column(self._letters[name], justify="right", no_wrap=True)
+            for group in self._groups:
+                table.add_row(*_line(group, chunk))
+            yield table
 
 
 def outcome_table(verdicts: Verdicts, op: str, device_type: Literal["cuda", "cpu"]) -> RenderableType:
@@ -40,18 +63,8 @@ def _card_table(row: RowVerdict, card: CardVerdict) -> RenderableType:
     """Cases down, candidates across: ratio to torch.compile and outcome; reasons and the conclusion below."""
     names = list(dict.fromkeys(arm.id for one in card.comparisons for arm in one.candidates))
     letters = {name: _letter(index) for index, name in enumerate(names)}
-    chunks = [names[start : start + MAX_COLUMNS] for start in range(0, len(names), MAX_COLUMNS)] or [[]]
     title = f"{row.title} on {device_name(card, row)}: t(torch.compile) / t(candidate)"
-    parts: list[RenderableType] = [Text(title, style="bold")]
-    for chunk in chunks:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column("case", max_width=28, overflow="fold")
-        table.add_column("µs", justify="right")
-        for name in chunk:
-            table.add_column(letters[name], justify="right")
-        for one in card.comparisons:
-            table.add_row(*_line(one, chunk))
-        parts.append(table)
+    parts: list[RenderableType] = [Text(title, style="bold"), _Cases(card, letters)]
     parts.append(Text(f"{_key()}µs is torch.compile's time", style="dim"))
     parts += [Text(f"{letters[name]}  {name}") for name in names]
     parts += [Text(note, style="yellow") for note in _reasons(card, letters)]
@@ -67,15 +80,22 @@ def _letter(index: int) -> str:
 
 def _key() -> str:
     marks = ((mark, outcome) for outcome, (mark, _) in _MARKS.items())
-    return "  ".join(f"{mark} {outcome}" for mark, outcome in marks) + "  "
+    return "  ".join(f"{mark} {outcome}" for mark, outcome in marks) + "  n/a not eligible  "
 
 
-def _line(one: Comparison, names: list[str]) -> list[RenderableType]:
-    where = f"{one.case.id} + {one.context}" if one.context else one.case.id
-    base = one.baseline
+def _where(group: list[Comparison]) -> str:
+    """The case a measurement was made for, and how many others share it."""
+    one = group[0]
+    context = f" + {one.context}" if one.context else ""
+    shared = f" (+{len(group) - 1})" if len(group) > 1 else ""
+    return f"{one.case.id}{context}{shared}"
+
+
+def _line(group: list[Comparison], names: list[str]) -> list[RenderableType]:
+    base = group[0].baseline
     base_us = text.us(base.time_us.estimate) if base is not None and base.time_us is not None else text.NOTHING
-    by_name = {arm.id: arm for arm in one.candidates}
-    return [Text(where), Text(base_us), *(_cell(by_name.get(name)) for name in names)]
+    by_name = {arm.id: arm for arm in group[0].candidates}
+    return [Text(_where(group)), Text(base_us), *(_cell(by_name.get(name)) for name in names)]
 
 
 def _cell(arm: ArmVerdict | None) -> Text:
@@ -92,13 +112,13 @@ def _cell(arm: ArmVerdict | None) -> Text:
 def _reasons(card: CardVerdict, letters: dict[str, str]) -> list[str]:
     """Each reason once, with the cases it holds for."""
     cases: dict[tuple[str, str], list[str]] = {}
-    for one in card.comparisons:
-        where = f"{one.case.id} + {one.context}" if one.context else one.case.id
+    for group in by_measurement(card.comparisons):
+        one, where = group[0], _where(group)
         if one.invalid:
             cases.setdefault(("all", one.invalid), []).append(where)
-            continue
         for arm in one.candidates:
-            if arm.outcome is Outcome.INVALID or arm.status is ArmStatus.NOT_INSTALLED:
+            failed = arm.outcome is Outcome.INVALID and arm.reason != one.invalid
+            if failed or arm.status is ArmStatus.NOT_INSTALLED:
                 cases.setdefault((letters[arm.id], arm.reason), []).append(where)
     return [f"{who}: {reason} ({_some(where)})" for (who, reason), where in cases.items()]
 

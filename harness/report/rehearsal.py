@@ -3,8 +3,10 @@
 from harness.report import text
 from harness.report.matrix import device_name, execution, software
 from harness.report.text import code, plain, table
-from harness.schema.verdict import ArmVerdict, Comparison, Verdicts
+from harness.schema.verdict import ArmVerdict, Comparison, Verdicts, by_measurement
 from harness.schema.vocabulary import ArmStatus
+
+HEADERS = ("twin", "stands for", "torch.compile µs", "candidate", "kind", "µs", "to torch.compile", "gate", "outcome")
 
 
 def render(verdicts: Verdicts) -> str:
@@ -19,22 +21,24 @@ def render(verdicts: Verdicts) -> str:
     if not rehearsals:
         parts.append("Nothing was rehearsed yet.")
     for row, card in rehearsals:
-        rows = [_line(one, arm) for one in card.comparisons for arm in one.candidates]
-        headers = ("case", "twin", "torch.compile µs", "candidate", "kind", "µs", "to torch.compile", "gate", "outcome")
+        groups = by_measurement(card.comparisons)
+        rows = [_line(group, arm) for group in groups for arm in group[0].candidates]
         parts += [
             f"## {plain(row.title)} (`{row.op}`) on {plain(device_name(card, row))}",
-            plain(f"{software(card)}; {execution(card)}; {len(card.comparisons)} comparisons."),
-            table(headers, rows, right=(2, 5, 6)),
+            plain(f"{software(card)}; {execution(card)}; {len(groups)} measurements of small twins."),
+            table(HEADERS, rows, right=(2, 5, 6)),
         ]
     return "\n\n".join(parts) + "\n"
 
 
-def _line(one: Comparison, arm: ArmVerdict) -> tuple[str, ...]:
+def _line(group: list[Comparison], arm: ArmVerdict) -> tuple[str, ...]:
+    one = group[0]
     base = one.baseline
     context = f" in {one.context}" if one.context else ""
+    others = f" and {len(group) - 1} more" if len(group) > 1 else ""
     return (
-        code(one.case.id + context),
         text.short_shape(one.case),
+        f"{code(one.case.id + context)}{others}",
         text.us(base.time_us.estimate) if base is not None and base.time_us is not None else text.NOTHING,
         code(arm.id),
         text.kind(arm.kind),

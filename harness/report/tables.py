@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from harness.report import text
 from harness.report.text import NOTHING, code, plain, table
-from harness.schema.verdict import Agreement, ArmVerdict, CardVerdict, Comparison, StepVerdict
+from harness.schema.verdict import Agreement, ArmVerdict, CardVerdict, Comparison, StepVerdict, by_measurement
 from harness.schema.vocabulary import Outcome, Role
 from harness.verdict.steps import COMPETING
 
@@ -264,7 +264,7 @@ def clock_table(card: CardVerdict) -> str:
             f"{arm.time_us.estimate / arm.profiler_us:.3f}" if arm.profiler_us else NOTHING,
             f"{arm.time_us.estimate / arm.do_bench_us:.3f}" if arm.do_bench_us else NOTHING,
         )
-        for one in card.comparisons
+        for one, *_ in by_measurement(card.comparisons)
         for arm in one.arms
         if arm.cross_checked and arm.time_us is not None
     ]
@@ -282,7 +282,8 @@ def _agreement(clock: str, found: Agreement | None) -> str:
 
 
 def phase_table(comparisons: Sequence[Comparison]) -> str:
-    """Wall seconds of every comparison by phase, and in total."""
+    """Wall seconds of every measurement by phase, and in total."""
+    comparisons = [one for one, *_ in by_measurement(comparisons)]
     phases = list(dict.fromkeys(phase for one in comparisons for phase in one.phases_s))
     rows = [
         [

@@ -4,6 +4,8 @@ Log-ratios are log-percent, 100 ln(t_baseline / t_candidate): positive means tha
 t_other / t_candidate: 1.35 means that the candidate takes 1/1.35 of the other's time. Intervals are two-sided 95 %.
 """
 
+from collections.abc import Iterable
+
 from pydantic import Field
 
 from harness.schema.case import Case
@@ -168,6 +170,14 @@ class StepVerdict(Record):
     reason: str
     settled: bool
     """Nothing more could be measured here: it says so even where the outcome is not FASTER."""
+
+
+def by_measurement(comparisons: Iterable[Comparison]) -> list[list[Comparison]]:
+    """Comparisons grouped by the line of evidence they share, in the order of each group's first."""
+    groups: dict[tuple[str, int], list[Comparison]] = {}
+    for one in comparisons:
+        groups.setdefault((one.evidence.file, one.evidence.line), []).append(one)
+    return list(groups.values())
 
 
 class Agreement(Record):

@@ -16,6 +16,7 @@ from harness.schema.verdict import (
     RowVerdict,
     Span,
     StepVerdict,
+    by_measurement,
 )
 from harness.schema.vocabulary import Outcome, Tracker
 from harness.stats.combine import holm
@@ -218,8 +219,8 @@ def _providers(judged: Sequence[Judged]) -> dict[str, tuple[str, ...]]:
 def _agreement(judged: Sequence[Judged], other_us: Callable[[ArmVerdict], float | None]) -> Agreement | None:
     ratios = [
         arm.time_us.estimate / other
-        for one in judged
-        for arm in one.comparison.arms
+        for one, *_ in by_measurement(one.comparison for one in judged)
+        for arm in one.arms
         if arm.cross_checked and arm.time_us is not None and (other := other_us(arm))
     ]
     if not ratios:

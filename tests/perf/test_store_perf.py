@@ -1,11 +1,13 @@
-"""The store is no bottleneck: reading all of an op's evidence and resuming stay far below one measurement's time."""
+"""Evidence is no bottleneck: reading it all, resuming and deciding stay far below the time of one measurement."""
 
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.report import render
 from harness.store import Store, resume_key_of
-from tests.builders import Arm, measurement
+from harness.verdict import decide
+from tests.builders import NO_CLAIMS, PRESENT, Arm, case, manifest, measurement, stored
 
 LINES = 60
 """About what one op leaves on one card: 20 cases, three runs."""
@@ -35,3 +37,18 @@ def test_reading_and_resuming_are_cheap(tmp_path: Path) -> None:
     assert append_s < 0.1
     assert load_s < 3.0
     assert find_s < 0.1
+
+
+def test_deciding_and_rendering_an_op_are_cheap() -> None:
+    """What `harness bench` adds at its end, and what `harness verify` costs, for one op with all its cases."""
+    arms = {f"inhouse.k{n}": Arm(1 + n / 20) for n in range(8)}
+    cases = [case(f"c{n}") for n in range(20)]
+    lines = [measurement(arms, of=of, blocks=100, seed=seed) for of in cases for seed in (1, 2)]
+    evidence = stored(*lines)
+    of = manifest(*cases)
+    verdicts = decide(evidence, {of.op: of}, NO_CLAIMS, PRESENT)
+    decide_s = best_s(lambda: decide(evidence, {of.op: of}, NO_CLAIMS, PRESENT), repeats=1)
+    render_s = best_s(lambda: render(verdicts), repeats=1)
+    print(f"{len(lines)} measurements: decide {decide_s:.2f} s, render {render_s:.2f} s")
+    assert decide_s < 15.0
+    assert render_s < 5.0

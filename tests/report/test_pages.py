@@ -189,3 +189,17 @@ def test_templates_are_packed_with_the_package() -> None:
 
     project = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))
     assert project["tool"]["setuptools"]["package-data"]["harness"] == ["report/templates/*.j2"]
+
+
+def test_a_measurement_shared_by_cases_is_counted_once_in_wall_time_and_clocks() -> None:
+    of = case()
+    shared = manifest(of, case("b", model="wan", dims=of.dims))
+    row = decided(measurement({"inhouse.k": Arm(1.5)}), of=shared).rows[0]
+    made = page.render(row)
+    assert "| **all** | **1.5** |" in made
+    assert "3 callables" in made
+    assert "measured for `mid`, which has the same shape" in made
+    twins = decided(measurement({"torch.r": Arm(1.5)}, of=of.rehearsed(), env=environment(LAPTOP)), of=shared)
+    rehearsed = rehearsal.render(twins)
+    assert rehearsed.count("`torch.r`") == 1
+    assert "| `mid` and 1 more |" in rehearsed
