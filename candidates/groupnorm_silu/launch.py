@@ -5,9 +5,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from candidates._dense import empty_dense_like
 from candidates.groupnorm_silu.kernels.flat import (
     groupnorm_silu_flat_apply,
-    groupnorm_silu_flat_pipeline,
     groupnorm_silu_flat_single,
     groupnorm_silu_flat_stats,
 )
@@ -22,12 +22,12 @@ _INDEX64_ELEMENTS = 1 << 30
 
 
 @cache
-def _limits(device: torch.device) -> tuple[int, int, bool]:
-    """SM count, L2 bytes, and whether a kernel may start before its predecessor has ended (PDL, Hopper on)."""
+def _limits(device: torch.device) -> tuple[int, bool]:
+    """SM count, and whether a kernel may start before its predecessor has ended (PDL, Hopper on)."""
     if device.type != "cuda":
-        return 1, 1 << 20, False
+        return 1, False
     properties = torch.cuda.get_device_properties(device)
-    return properties.multi_processor_count, properties.L2_cache_size, properties.major >= 9
+    return properties.multi_processor_count, properties.major >= 9
 
 
 def _five(values: tuple[int, ...], filler: int) -> tuple[int, int, int, int, int]:
@@ -56,13 +56,13 @@ def groupnorm_silu(
 
     Returns a tensor with x's strides (dense ones in their order, where x has gaps). Forward only.
     """
-    out = torch.empty_like(x)
+    out = empty_dense_like(x)
     if x.numel() == 0:
         return out
     geometry = geometry_of(x, out, groups)
-    sm_count, l2_bytes, pdl = _limits(x.device)
+    sm_count, pdl = _limits(x.device)
     if plan is None:
-        plan = make_plan(geometry, sm_count, l2_bytes)
+        plan = make_plan(geometry, sm_count)
     weight, bias = weight.contiguous(), bias.contiguous()
     if plan.path is Path.ROWS:
         _rows(x, weight, bias, out, eps, geometry, plan, pdl)
@@ -92,17 +92,6 @@ def _flat(
     layout["INDEX64"] = geometry.group_elements > _INDEX64_ELEMENTS
     chunks = plan.chunks
     pad = next_power_of_two(chunks)
-    if plan.path is Path.PIPELINE:
-        words = torch.zeros(group_count * (chunks + 1), dtype=torch.int64, device=x.device)
-        partial, merged = words[group_count:], words[:group_count]
-        # Triton's interpreter runs programs one after another: one alone never waits
-        programs = 1 if x.device.type == "cpu" else min(plan.programs, 2 * group_count * chunks)
-        groupnorm_silu_flat_pipeline[(programs,)](
-            x, weight, bias, out, partial, merged, eps, group_count, chunks, plan.lag, *group, *strides,
-            BLOCK=plan.block, TILES_PAD=pad, ASM=asm, **layout,
-            num_warps=plan.warps, maxnreg=plan.registers, launch_cooperative_grid=True,
-        )  # fmt: skip
-        return
     mean, m2 = torch.empty((2, group_count, chunks), dtype=torch.float32, device=x.device)
     groupnorm_silu_flat_stats[(group_count * chunks,)](
         x, mean, m2, chunks, plan.chunk, *group, *geometry.x_strides,
@@ -127,24 +116,31 @@ def _rows(
     x_spatial, out_spatial = geometry.x_strides[2:], geometry.out_strides[2:]
     if row_strides is not None:
         x_spatial, out_spatial = ((0, 0, step) for step in row_strides)
-    layout = {"CG": geometry.group_channels, "SINGLE_STRIDE": row_strides is not None, "PDL": pdl}
+    layout = {
+        "CG": geometry.group_channels,
+        "CGP": group_columns,
+        "GB": groups_per_block,
+        "SINGLE_STRIDE": row_strides is not None,
+        "PDL": pdl,
+    }
     shape = (channels, geometry.groups, geometry.spatial, height, width)
-    group_count, chunks = images * geometry.groups, plan.chunks
+    group_count, chunks, pad = images * geometry.groups, plan.chunks, next_power_of_two(plan.chunks)
     mean, m2 = torch.empty((2, group_count, chunks), dtype=torch.float32, device=x.device)
-    merged = torch.empty((2, group_count), dtype=torch.float32, device=x.device)
     groupnorm_silu_rows_stats[(images * chunks * blocks,)](
         x, mean, m2, chunks, plan.chunk, blocks, *shape, geometry.x_strides[0], *x_spatial,
-        CGP=group_columns, GB=groups_per_block, BR=plan.block // plan.columns, UNROLL=plan.unroll, **layout,
-        num_warps=plan.warps,
+        BR=plan.block // plan.columns, UNROLL=plan.unroll, **layout, num_warps=plan.warps,
     )  # fmt: skip
-    groupnorm_silu_rows_merge[(group_count,)](
-        mean, m2, merged, eps, chunks, plan.chunk, geometry.spatial, geometry.group_channels,
-        PAD=next_power_of_two(chunks), PDL=pdl, num_warps=1, launch_pdl=pdl,
-    )  # fmt: skip
-    rows = plan.apply_block // plan.apply_columns
-    tiles, apply_blocks = ceil_div(geometry.spatial, rows), ceil_div(channels, plan.apply_columns)
-    groupnorm_silu_rows_apply[(images * tiles * apply_blocks,)](
-        x, weight, bias, out, merged, group_count, tiles, apply_blocks, *shape,
-        geometry.x_strides[0], *x_spatial, geometry.out_strides[0], *out_spatial,
-        BR=rows, BC=plan.apply_columns, ASM=asm, **layout, num_warps=plan.apply_warps, launch_pdl=pdl,
+    channel = mean
+    if plan.merge:
+        channel = torch.empty((2, images, channels), dtype=torch.float32, device=x.device)
+        groupnorm_silu_rows_merge[(group_count,)](
+            mean, m2, weight, channel, eps, chunks, plan.chunk, *shape[:3],
+            CG=geometry.group_channels, CGP=group_columns, CHUNKS_PAD=pad, PDL=pdl, num_warps=1, launch_pdl=pdl,
+        )  # fmt: skip
+    spans = ceil_div(geometry.spatial, plan.span)
+    groupnorm_silu_rows_apply[(images * spans * blocks,)](
+        x, weight, bias, out, mean, m2, channel, eps, chunks, plan.chunk, spans, plan.span, blocks,
+        images * channels, *shape, geometry.x_strides[0], *x_spatial, geometry.out_strides[0], *out_spatial,
+        BR=plan.apply_block // plan.columns, CHUNKS_PAD=pad, MERGED=plan.merge, ASM=asm, **layout,
+        num_warps=plan.apply_warps, launch_pdl=pdl,
     )  # fmt: skip

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from candidates._dense import empty_dense_like
 from harness.op import Args, Context, Draw, Impl, Op
 from harness.schema.case import Case, Layout
 
@@ -17,7 +18,7 @@ def native(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> 
 
 def fake(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Tensor:
     """Like x, strides included: channels-last in, channels-last out."""
-    return torch.empty_like(x)
+    return empty_dense_like(x)
 
 
 def inputs(case: Case, draw: Draw) -> Args:
@@ -42,7 +43,7 @@ def check(case: Case) -> str | None:
     channels, groups = case.dims["C"], case.params["groups"]
     if not isinstance(groups, int) or groups < 1 or channels % groups:
         return f"C={channels} does not divide into groups={groups}"
-    if len(case.dims) == 2 and case.layout is not Layout.CONTIGUOUS and case.layout is not Layout.SLICED:
+    if len(case.dims) == 2 and case.layout is Layout.CHANNELS_LAST:
         return f"layout {case.layout} needs spatial dims, and (N, C) has none"
     return None
 

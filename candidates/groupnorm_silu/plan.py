@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 VECTOR_BYTES = 16
-REGISTERS_PER_SM = 65536
 SINGLE_MAX_ELEMENTS = 16384
 """Largest group that one program keeps in registers."""
 
@@ -17,10 +16,8 @@ class Path(StrEnum):
     """One launch, one program per group."""
     TWO_PASS = "two_pass"
     """Statistics, then apply; groups contiguous or strided."""
-    PIPELINE = "pipeline"
-    """One launch in which the apply pass follows the statistics a few groups behind, so x comes from memory once."""
     ROWS = "rows"
-    """Statistics, merge, apply, over rows of adjacent channels (channels-last)."""
+    """Statistics, merge (where it pays), apply, over rows of adjacent channels (channels-last)."""
 
 
 @dataclass(frozen=True)
@@ -108,15 +105,11 @@ class Plan:
     apply_block: int = 0
     """Elements per tile of the apply pass."""
     columns: int = 0
-    """ROWS: channels per tile of the statistics pass, padding included."""
-    apply_columns: int = 0
-    """ROWS: channels per tile of the apply pass."""
-    programs: int = 0
-    """PIPELINE: programs, all resident at once."""
-    registers: int = 0
-    """PIPELINE: registers per thread that let them be."""
-    lag: int = 0
-    """PIPELINE: groups between a group's statistics and its apply pass."""
+    """ROWS: channels per tile, padding included."""
+    span: int = 0
+    """ROWS: rows per program of the apply pass."""
+    merge: bool = False
+    """ROWS: whether a kernel of its own merges the partials; else every program of the apply pass does."""
 
 
 def next_power_of_two(value: int) -> int:
@@ -135,7 +128,7 @@ def _split(total: int, pieces: int, multiple: int) -> tuple[int, int]:
     return size, ceil_div(total, size)
 
 
-def make_plan(geometry: Geometry, sm_count: int, l2_bytes: int) -> Plan:
+def make_plan(geometry: Geometry, sm_count: int) -> Plan:
     """The launch sizes for an activation."""
     columns = next_power_of_two(geometry.group_channels)
     if geometry.channels_last and columns <= 2048 and geometry.spatial <= 1 << 30:
@@ -143,34 +136,7 @@ def make_plan(geometry: Geometry, sm_count: int, l2_bytes: int) -> Plan:
     if geometry.group_elements <= SINGLE_MAX_ELEMENTS:
         block = next_power_of_two(geometry.group_elements)
         return Plan(Path.SINGLE, warps=min(max(block // 512, 1), 16), block=max(block, geometry.vector))
-    group_bytes = geometry.group_elements * geometry.itemsize
-    total_bytes = group_bytes * geometry.groups * geometry.sizes[0]
-    if total_bytes > 0.3 * l2_bytes and group_bytes <= 0.4 * l2_bytes:
-        return plan_pipeline(geometry, sm_count)
     return plan_two_pass(geometry, sm_count)
-
-
-def plan_pipeline(
-    geometry: Geometry,
-    sm_count: int,
-    block: int = 8192,
-    warps: int = 8,
-    programs_per_sm: int = 3,
-    lead_bytes: int = 8 << 20,
-) -> Plan:
-    """Statistics ahead of the apply pass by about `lead_bytes` of groups, one at least."""
-    groups = geometry.sizes[0] * geometry.groups
-    lag = min(max(ceil_div(lead_bytes, geometry.group_elements * geometry.itemsize), 1), groups)
-    return Plan(
-        Path.PIPELINE,
-        warps=warps,
-        block=block,
-        chunk=block,
-        chunks=ceil_div(geometry.group_elements, block),
-        programs=programs_per_sm * sm_count,
-        registers=min(REGISTERS_PER_SM // (32 * warps * programs_per_sm) // 8 * 8, 255),
-        lag=lag,
-    )
 
 
 def plan_two_pass(
@@ -178,7 +144,7 @@ def plan_two_pass(
 ) -> Plan:
     """About four statistics programs per SM, and apply programs of one tile."""
     groups = geometry.sizes[0] * geometry.groups
-    chunk, chunks = _split(geometry.group_elements, max(ceil_div(stats_per_sm * sm_count, groups), 1), 2048)
+    chunk, chunks = _split(geometry.group_elements, max(stats_per_sm * sm_count // groups, 1), 2048)
     return Plan(
         Path.TWO_PASS,
         warps=warps,
@@ -194,13 +160,14 @@ def plan_two_pass(
 def plan_rows(
     geometry: Geometry,
     sm_count: int,
-    width: int = 512,
+    width: int = 128,
     stats_per_sm: int = 2,
     warps: int = 16,
     unroll: int = 4,
-    apply_block: int = 8192,
-    apply_warps: int = 8,
-    apply_width: int = 512,
+    apply_block: int = 4096,
+    apply_warps: int = 4,
+    span_tiles: int = 4,
+    merge: bool = True,
 ) -> Plan:
     """Column blocks of about `width` channels."""
     group_columns = next_power_of_two(geometry.group_channels)
@@ -209,7 +176,7 @@ def plan_rows(
     images = geometry.sizes[0]
     block = max(256 * warps, columns)
     chunk, chunks = _split(geometry.spatial, max(stats_per_sm * sm_count // (blocks * images), 1), block // columns)
-    apply_columns = min(apply_width, next_power_of_two(geometry.sizes[1]))
+    apply_block = max(apply_block, columns)
     return Plan(
         Path.ROWS,
         warps=warps,
@@ -218,7 +185,8 @@ def plan_rows(
         chunk=chunk,
         chunks=chunks,
         apply_warps=apply_warps,
-        apply_block=max(apply_block, apply_columns),
+        apply_block=apply_block,
         columns=columns,
-        apply_columns=apply_columns,
+        span=span_tiles * (apply_block // columns),
+        merge=merge or chunks * (columns // group_columns) > 8192,
     )

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from candidates._dense import empty_dense_like
 from candidates.rmsnorm.launch import residual_rmsnorm, rmsnorm
 from harness.op import INHOUSE, candidate
 from harness.schema.vocabulary import Contract, Kind
@@ -21,7 +22,7 @@ def triton_rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def _residual_fake(x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> tuple[Tensor, Tensor]:
-    return torch.empty(x.shape, dtype=x.dtype, device=x.device), torch.empty_like(x)
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device), empty_dense_like(x)
 
 
 @candidate(

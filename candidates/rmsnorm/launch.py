@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from candidates._dense import empty_dense_like
 from candidates.rmsnorm.kernels import rmsnorm_long, rmsnorm_tile
 
 LONG_ELEMENTS = 16384
@@ -24,7 +25,9 @@ def make_plan(rows: int, width: int) -> Plan:
     """Rows per program and warps, from the row's width in elements."""
     head, tail = split_row(width)
     if head + tail <= 512:
-        return Plan(rows=1 << (4096 // (head + tail)).bit_length() - 1, warps=4)
+        return Plan(rows=1 << (2048 // (head + tail)).bit_length() - 1, warps=4)
+    if not tail and rows > 1:
+        return Plan(rows=2 if head <= 4096 else 1, warps=min(head // 256, 16))
     # eight elements of the tail per thread: head and tail then share a layout, and no exchange is needed
     return Plan(rows=1, warps=min(max((tail or head) // 256, 1), 16))
 
@@ -97,6 +100,6 @@ def residual_rmsnorm(
 ) -> tuple[Tensor, Tensor]:
     """h = x + residual in x's dtype; returns (RMSNorm(h), contiguous; h, with x's strides)."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    h = torch.empty_like(x)
+    h = empty_dense_like(x)
     _launch(x, residual, weight, out, h, eps, plan)
     return out, h

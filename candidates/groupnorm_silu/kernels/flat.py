@@ -12,10 +12,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from candidates.groupnorm_silu.kernels.tiles import (
     merge_chunks,
     merge_lanes,
-    merge_partials,
     normalise_silu,
-    pack_pair,
-    unpack_pair,
 )
 
 
@@ -167,85 +164,3 @@ def groupnorm_silu_flat_apply(
     out_ptr += _group_base(ng, G, CG, o_n, o_c, VEC, DENSE)
     _apply(x, weight_ptr + g * CG, bias_ptr + g * CG, out_ptr, index, size, mean, rstd,
            S, H, W, o_c, o_t, o_h, o_w, VEC, DENSE, ASM)  # fmt: skip
-
-
-@triton.jit
-def pipeline_item(item, lead, total):
-    """What item `item` of 2 * total is: whether a statistics tile, and which of the `total` tiles.
-
-    Order: `lead` statistics tiles, then statistics and apply tiles in turn, then the last `lead` apply tiles.
-    """
-    in_turn = item - lead
-    mixed = 2 * (total - lead)
-    is_stats = (in_turn < 0) | ((in_turn < mixed) & (in_turn % 2 == 0))
-    stats_tile = tl.where(in_turn < 0, item, lead + in_turn // 2)
-    apply_tile = tl.where(in_turn < mixed, in_turn // 2, item - total)
-    return is_stats, tl.where(is_stats, stats_tile, apply_tile)
-
-
-@triton.jit
-def _pipeline_load(
-    x_ptr, item, lead, total, tiles, size, G, CG, S, H, W, x_n, x_c, x_t, x_h, x_w,
-    BLOCK: tl.constexpr, VEC: tl.constexpr, DENSE: tl.constexpr, INDEX64: tl.constexpr,
-):  # fmt: skip
-    _, at = pipeline_item(item, lead, total)
-    ng = at // tiles
-    index = _tile_index((at % tiles).to(tl.int64) * BLOCK, BLOCK, VEC, INDEX64)
-    offset = _offset(index, S, H, W, x_c, x_t, x_h, x_w, VEC, DENSE)
-    x_ptr += _group_base(ng, G, CG, x_n, x_c, VEC, DENSE)
-    return tl.load(x_ptr + offset, mask=(index < size) & (item < 2 * total), other=0.0)
-
-
-@triton.jit
-def groupnorm_silu_flat_pipeline(
-    x_ptr, weight_ptr, bias_ptr, out_ptr, partial_ptr, merged_ptr, eps, NG, tiles, lag, G, CG, S, H, W,
-    x_n, x_c, x_t, x_h, x_w, o_n, o_c, o_t, o_h, o_w,
-    BLOCK: tl.constexpr, VEC: tl.constexpr, TILES_PAD: tl.constexpr, DENSE: tl.constexpr, INDEX64: tl.constexpr,
-    ASM: tl.constexpr,
-):  # fmt: skip
-    """Statistics of group i and the apply pass of group i - lag, tile by tile in turn: the apply pass reads L2.
-
-    Each program takes every num_programs-th item and has the next item's x in flight while it works on one. It waits
-    only for earlier items, so it needs all programs resident (a cooperative launch) and no more. Results pass between
-    programs as single 64-bit words that are 0 until written: `partial` (N * G, tiles) and `merged` (N * G,), zeroed.
-    """
-    size = tl.cast(CG, tl.int64) * S
-    total = NG * tiles
-    lead = lag * tiles
-    item = tl.program_id(0)
-    x = _pipeline_load(x_ptr, item, lead, total, tiles, size, G, CG, S, H, W, x_n, x_c, x_t, x_h, x_w,
-                       BLOCK, VEC, DENSE, INDEX64)  # fmt: skip
-    while item < 2 * total:
-        following = item + tl.num_programs(0)
-        x_next = _pipeline_load(x_ptr, following, lead, total, tiles, size, G, CG, S, H, W, x_n, x_c, x_t, x_h, x_w,
-                                BLOCK, VEC, DENSE, INDEX64)  # fmt: skip
-        before_is_stats, before = pipeline_item(item - 1, lead, total)
-        if (item > 0) & before_is_stats & (before % tiles == tiles - 1):
-            # the item before was a group's last statistics tile: this program merges that group
-            k = tl.arange(0, TILES_PAD)
-            words_ptr = partial_ptr + (before // tiles).to(tl.int64) * tiles + k
-            words = tl.load(words_ptr, mask=k < tiles, other=1, volatile=True)
-            while tl.min((words != 0).to(tl.int32)) == 0:
-                words = tl.load(words_ptr, mask=k < tiles, other=1, volatile=True)
-            mean_k, m2_k = unpack_pair(words)
-            mean, rstd = merge_partials(mean_k, m2_k, k, k < tiles, BLOCK, 1, size, eps)
-            tl.store(merged_ptr + before // tiles, pack_pair(mean, rstd))
-        is_stats, at = pipeline_item(item, lead, total)
-        ng = at // tiles
-        begin = (at % tiles).to(tl.int64) * BLOCK
-        index = _tile_index(begin, BLOCK, VEC, INDEX64)
-        if is_stats:
-            tile_mean = tl.sum(x.to(tl.float32)) / tl.minimum(size - begin, BLOCK).to(tl.float32)
-            d = tl.where(index < size, x.to(tl.float32) - tile_mean, 0.0)
-            tl.store(partial_ptr + at, pack_pair(tile_mean, tl.sum(d * d)))
-        else:
-            word = tl.load(merged_ptr + ng, volatile=True)
-            while word == 0:
-                word = tl.load(merged_ptr + ng, volatile=True)
-            group_mean, group_rstd = unpack_pair(word)
-            g = ng % G
-            out = out_ptr + _group_base(ng, G, CG, o_n, o_c, VEC, DENSE)
-            _apply(x, weight_ptr + g * CG, bias_ptr + g * CG, out, index, size, group_mean, group_rstd,
-                   S, H, W, o_c, o_t, o_h, o_w, VEC, DENSE, ASM)  # fmt: skip
-        x = x_next
-        item = following

@@ -91,47 +91,88 @@ def groupnorm_silu_rows_stats(
 
 @triton.jit
 def groupnorm_silu_rows_merge(
-    mean_ptr, m2_ptr, merged_ptr, eps, chunks, chunk, S, CG, PAD: tl.constexpr, PDL: tl.constexpr
-):
-    """Mean and 1 / sqrt(variance + eps) of one group from its partials into merged (2, N * G); grid (N * G,)."""
+    mean_ptr, m2_ptr, weight_ptr, channel_ptr, eps, chunks, chunk, C, G, S,
+    CG: tl.constexpr, CGP: tl.constexpr, CHUNKS_PAD: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """A group's mean and weight / sqrt(variance + eps), for each of its channels: channel (2, N, C); grid (N * G,)."""
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
     ng = tl.program_id(0)
     first = ng.to(tl.int64) * chunks
-    mean, rstd = merge_chunks(mean_ptr + first, m2_ptr + first, chunks, chunk, CG, S, eps, PAD)
-    tl.store(merged_ptr + ng, mean)
-    tl.store(merged_ptr + tl.num_programs(0) + ng, rstd)
+    mean, rstd = merge_chunks(mean_ptr + first, m2_ptr + first, chunks, chunk, CG, S, eps, CHUNKS_PAD)
+    within = tl.arange(0, CGP)
+    channel = (ng % G) * CG + within
+    weight = tl.load(weight_ptr + channel, mask=within < CG, other=0.0).to(tl.float32)
+    slot = (ng // G) * C + channel
+    tl.store(channel_ptr + slot, tl.zeros((CGP,), tl.float32) + mean, mask=within < CG)
+    tl.store(channel_ptr + tl.num_programs(0) * CG + slot, weight * rstd, mask=within < CG)
+
+
+@triton.jit
+def _merge_groups(
+    mean_ptr, m2_ptr, group, n, G, eps, chunks, chunk, S, CG: tl.constexpr, GB: tl.constexpr, CHUNKS_PAD: tl.constexpr
+):
+    """Mean and 1 / sqrt(variance + eps) of GB groups, (GB,), from their (GB, chunks) partials."""
+    k = tl.arange(0, CHUNKS_PAD)[None, :]
+    valid = (group < G)[:, None] & (k < chunks)
+    slot = (n * G + group).to(tl.int64)[:, None] * chunks + k
+    mean_k = tl.load(mean_ptr + slot, mask=valid, other=0.0, cache_modifier=".cg")
+    m2_k = tl.load(m2_ptr + slot, mask=valid, other=0.0, cache_modifier=".cg")
+    count_k = tl.where(valid, tl.maximum(tl.minimum(S - k * chunk, chunk), 0) * CG, 0).to(tl.float32)
+    inverse = 1.0 / (tl.cast(S, tl.float32) * CG)
+    mean = tl.sum(mean_k * count_k, 1) * inverse
+    delta = mean_k - mean[:, None]
+    return mean, tl.rsqrt(tl.sum(m2_k + count_k * delta * delta, 1) * inverse + eps)
 
 
 @triton.jit
 def groupnorm_silu_rows_apply(
-    x_ptr, weight_ptr, bias_ptr, out_ptr, merged_ptr, NG, tiles, blocks, C, G, S, H, W,
-    x_n, x_t, x_h, x_w, o_n, o_t, o_h, o_w,
-    CG: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, SINGLE_STRIDE: tl.constexpr, ASM: tl.constexpr,
-    PDL: tl.constexpr,
+    x_ptr, weight_ptr, bias_ptr, out_ptr, mean_ptr, m2_ptr, channel_ptr, eps, chunks, chunk, spans, span, blocks,
+    NC, C, G, S, H, W, x_n, x_t, x_h, x_w, o_n, o_t, o_h, o_w,
+    CG: tl.constexpr, CGP: tl.constexpr, GB: tl.constexpr, BR: tl.constexpr, CHUNKS_PAD: tl.constexpr,
+    MERGED: tl.constexpr, SINGLE_STRIDE: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One tile, normalised with the merged statistics; grid (N * tiles * blocks,)."""
+    """`span` rows of GB groups, BR at a time; grid (N * spans * blocks,).
+
+    Statistics come from `channel` where the merge kernel has run (MERGED), else from the partials.
+    """
     pid = tl.program_id(0)
-    n = pid // (blocks * tiles)
-    row = ((pid // blocks) % tiles) * BR + tl.arange(0, BR)
-    channel = (pid % blocks) * BC + tl.arange(0, BC)
-    valid = (row < S)[:, None] & (channel < C)[None, :]
-    x_row = n.to(tl.int64) * x_n + _row_offset(row, H, W, x_t, x_h, x_w, SINGLE_STRIDE)
+    block = pid % blocks
+    n = pid // (blocks * spans)
+    begin = ((pid // blocks) % spans) * span
+    end = tl.minimum(begin + span, S)
+    channel, channel_valid = _columns(block, C, G, CG, CGP, GB)
+    x_ptr += n.to(tl.int64) * x_n + channel[None, :]
+    out_ptr += n.to(tl.int64) * o_n + channel[None, :]
+    rows = tl.arange(0, BR)
     # neither x nor the weights come from the kernels before, so they may be read before those have ended
-    x = tl.load(x_ptr + x_row[:, None] + channel[None, :], mask=valid, other=0.0)
-    weight = tl.load(weight_ptr + channel, mask=channel < C, other=0.0).to(tl.float32)
-    bias = tl.load(bias_ptr + channel, mask=channel < C, other=0.0).to(tl.float32)
-    if PDL:
-        gdc_wait()
-    ng = n * G + channel // CG
-    mean = tl.load(merged_ptr + ng, mask=channel < C, other=0.0, cache_modifier=".cg")
-    rstd = tl.load(merged_ptr + NG + ng, mask=channel < C, other=0.0, cache_modifier=".cg")
-    y = normalise_silu(x.to(tl.float32), mean[None, :], (weight * rstd)[None, :], bias[None, :], ASM)
-    out_row = n.to(tl.int64) * o_n + _row_offset(row, H, W, o_t, o_h, o_w, SINGLE_STRIDE)
-    tl.store(
-        out_ptr + out_row[:, None] + channel[None, :],
-        y.to(out_ptr.dtype.element_ty),
-        mask=valid,
-        eviction_policy="evict_first",
-    )
+    row = begin + rows
+    valid = (row < end)[:, None] & channel_valid[None, :]
+    x = tl.load(x_ptr + _row_offset(row, H, W, x_t, x_h, x_w, SINGLE_STRIDE)[:, None], mask=valid, other=0.0)
+    bias = tl.load(bias_ptr + channel, mask=channel_valid, other=0.0).to(tl.float32)
+    if MERGED:
+        if PDL:
+            gdc_wait()
+        slot = n * C + channel
+        mean = tl.load(channel_ptr + slot, mask=channel_valid, other=0.0, cache_modifier=".cg")
+        scale = tl.load(channel_ptr + NC + slot, mask=channel_valid, other=0.0, cache_modifier=".cg")
+    else:
+        weight = tl.load(weight_ptr + channel, mask=channel_valid, other=0.0).to(tl.float32)
+        if PDL:
+            gdc_wait()
+        group = block * GB + tl.arange(0, GB)
+        group_mean, rstd = _merge_groups(mean_ptr, m2_ptr, group, n, G, eps, chunks, chunk, S, CG, GB, CHUNKS_PAD)
+        mean = tl.reshape(tl.broadcast_to(group_mean[:, None], (GB, CGP)), (GB * CGP,))
+        scale = weight * tl.reshape(tl.broadcast_to(rstd[:, None], (GB, CGP)), (GB * CGP,))
+    while begin < end:
+        y = normalise_silu(x.to(tl.float32), mean[None, :], scale[None, :], bias[None, :], ASM)
+        row = begin + rows
+        valid = (row < end)[:, None] & channel_valid[None, :]
+        out_offset = _row_offset(row, H, W, o_t, o_h, o_w, SINGLE_STRIDE)[:, None]
+        following = row + BR
+        next_valid = (following < end)[:, None] & channel_valid[None, :]
+        x_offset = _row_offset(following, H, W, x_t, x_h, x_w, SINGLE_STRIDE)[:, None]
+        x = tl.load(x_ptr + x_offset, mask=next_valid, other=0.0)
+        tl.store(out_ptr + out_offset, y.to(out_ptr.dtype.element_ty), mask=valid, eviction_policy="evict_first")
+        begin += BR

@@ -16,11 +16,16 @@ def merge_lanes(first, s1, s2, count):
 
 
 @triton.jit
-def merge_partials(mean_k, m2_k, k, valid, chunk, chunk_elements, total, eps):
-    """Mean and 1 / sqrt(variance + eps) of a group from its chunks' partials (vectors over k), in fixed order.
+def merge_chunks(mean_ptr, m2_ptr, chunks, chunk, chunk_elements, total, eps, CHUNKS_PAD: tl.constexpr):
+    """Mean and 1 / sqrt(variance + eps) of a group from its chunks' partials, in fixed order.
 
     Chunk k covers `chunk` positions (the last one fewer) of the group's `total`, each of `chunk_elements` elements.
     """
+    k = tl.arange(0, CHUNKS_PAD)
+    valid = k < chunks
+    # .cg: other SMs wrote them, so L1 must not answer
+    mean_k = tl.load(mean_ptr + k, mask=valid, other=0.0, cache_modifier=".cg")
+    m2_k = tl.load(m2_ptr + k, mask=valid, other=0.0, cache_modifier=".cg")
     positions = tl.where(valid, tl.minimum(total - k.to(tl.int64) * chunk, chunk), 0)
     count_k = positions.to(tl.float32) * chunk_elements
     inverse = 1.0 / (tl.cast(total, tl.float32) * chunk_elements)
@@ -28,33 +33,6 @@ def merge_partials(mean_k, m2_k, k, valid, chunk, chunk_elements, total, eps):
     delta = mean_k - mean
     variance = tl.sum(m2_k + count_k * delta * delta) * inverse
     return mean, tl.rsqrt(variance + eps)
-
-
-@triton.jit
-def merge_chunks(mean_ptr, m2_ptr, chunks, chunk, chunk_elements, total, eps, CHUNKS_PAD: tl.constexpr):
-    """`merge_partials` of partials in memory."""
-    k = tl.arange(0, CHUNKS_PAD)
-    valid = k < chunks
-    # .cg: other SMs wrote them, so L1 must not answer
-    mean_k = tl.load(mean_ptr + k, mask=valid, other=0.0, cache_modifier=".cg")
-    m2_k = tl.load(m2_ptr + k, mask=valid, other=0.0, cache_modifier=".cg")
-    return merge_partials(mean_k, m2_k, k, valid, chunk, chunk_elements, total, eps)
-
-
-@triton.jit
-def pack_pair(a, b):
-    """Two floats in one int64 that is never 0; b must not be negative."""
-    low = a.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
-    high = b.to(tl.int32, bitcast=True) | -2147483648
-    return (high.to(tl.int64) << 32) | low
-
-
-@triton.jit
-def unpack_pair(word):
-    """The floats of `pack_pair`."""
-    a = word.to(tl.int32).to(tl.float32, bitcast=True)
-    b = ((word >> 32).to(tl.int32) & 0x7FFFFFFF).to(tl.float32, bitcast=True)
-    return a, b
 
 
 @triton.jit
