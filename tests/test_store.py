@@ -6,10 +6,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -162,6 +164,18 @@ def start_writer(root: Path, seed: int, lines: int) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.defence("store_lock")
+def test_a_writer_waits_for_the_one_before(store: Store) -> None:
+    file = store.append(small(1))
+    other = threading.Thread(target=store.append, args=(small(2),))
+    with FileLock(f"{file}.lock"):
+        other.start()
+        other.join(timeout=0.5)
+        assert other.is_alive()
+        assert len(store.load()) == 1
+    other.join(timeout=30)
+    assert len(store.load()) == 2
+
+
 def test_two_writers_at_once_lose_nothing(store: Store) -> None:
     writers = [start_writer(store.root, seed, 25) for seed in (1, 2)]
     assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
