@@ -128,7 +128,10 @@ def bench(
     context: Annotated[str | None, typer.Option(help="only this context")] = None,
     device: Annotated[DeviceChoice, typer.Option(help="auto: cuda where there is one")] = DeviceChoice.AUTO,
     fresh: Annotated[bool, typer.Option("--fresh", help="measure again what results/ already holds")] = False,
-    seconds: Annotated[float, typer.Option(help="most seconds of sampling per arm and case", min=0.05, max=600)] = 2.0,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="most seconds of sampling per arm and case [2 on a GPU, 0.5 on a CPU]", min=0.05, max=600),
+    ] = None,
     cross_checks: Annotated[
         bool, typer.Option("--cross-checks", help="also time with do_bench and CUPTI, for comparison")
     ] = False,
@@ -164,7 +167,9 @@ def bench(
                     Store(root / "results"),
                     device_type,
                     selection=selection,
-                    settings=Settings(seconds_per_arm=seconds, cross_checks=cross_checks),
+                    settings=Settings(
+                        seconds_per_arm=seconds or microbench.SECONDS_PER_ARM[device_type], cross_checks=cross_checks
+                    ),
                     extra=extra,
                     fresh=fresh,
                     progress=progress,
