@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 VECTOR_BYTES = 16
+SMALL_BYTES = 8 << 20
+MERGE_BYTES = 32 << 20
 SINGLE_MAX_ELEMENTS = 16384
 """Largest group that one program keeps in registers."""
 
@@ -130,8 +132,7 @@ def _split(total: int, pieces: int, multiple: int) -> tuple[int, int]:
 
 def make_plan(geometry: Geometry, sm_count: int) -> Plan:
     """The launch sizes for an activation."""
-    columns = next_power_of_two(geometry.group_channels)
-    if geometry.channels_last and columns <= 2048 and geometry.spatial <= 1 << 30:
+    if geometry.channels_last and next_power_of_two(geometry.group_channels) <= 2048 and geometry.spatial <= 1 << 30:
         return plan_rows(geometry, sm_count)
     if geometry.group_elements <= SINGLE_MAX_ELEMENTS:
         block = next_power_of_two(geometry.group_elements)
@@ -139,54 +140,50 @@ def make_plan(geometry: Geometry, sm_count: int) -> Plan:
     return plan_two_pass(geometry, sm_count)
 
 
-def plan_two_pass(
-    geometry: Geometry, sm_count: int, stats_per_sm: int = 4, warps: int = 8, unroll: int = 4, apply_block: int = 8192
-) -> Plan:
-    """About four statistics programs per SM, and apply programs of one tile."""
+def plan_two_pass(geometry: Geometry, sm_count: int) -> Plan:
+    """Statistics in one wave of programs, two per SM; an apply pass of many small programs.
+
+    On an H200 a second, partly filled wave of statistics programs cost 8 % of the whole at 1x128x20x256x256; apply
+    tiles of 2048 elements beat 4096 and 8192 by 2 % and 4 % there, and 8 MB and less wanted half-sized programs.
+    """
     groups = geometry.sizes[0] * geometry.groups
-    chunk, chunks = _split(geometry.group_elements, max(stats_per_sm * sm_count // groups, 1), 2048)
+    small = geometry.group_elements * groups * geometry.itemsize <= SMALL_BYTES
+    warps, apply_block, apply_warps = (8, 4096, 8) if small else (16, 2048, 2)
+    chunk, chunks = _split(geometry.group_elements, max(2 * sm_count // groups, 1), 2048)
     return Plan(
         Path.TWO_PASS,
         warps=warps,
         block=256 * warps,
-        unroll=unroll,
-        chunk=chunk,
-        chunks=chunks,
-        apply_warps=8,
-        apply_block=apply_block,
-    )
-
-
-def plan_rows(
-    geometry: Geometry,
-    sm_count: int,
-    width: int = 128,
-    stats_per_sm: int = 2,
-    warps: int = 16,
-    unroll: int = 4,
-    apply_block: int = 4096,
-    apply_warps: int = 4,
-    span_tiles: int = 4,
-    merge: bool = True,
-) -> Plan:
-    """Column blocks of about `width` channels."""
-    group_columns = next_power_of_two(geometry.group_channels)
-    columns = max(group_columns, min(width, next_power_of_two(geometry.groups * group_columns)))
-    blocks = ceil_div(geometry.groups, columns // group_columns)
-    images = geometry.sizes[0]
-    block = max(256 * warps, columns)
-    chunk, chunks = _split(geometry.spatial, max(stats_per_sm * sm_count // (blocks * images), 1), block // columns)
-    apply_block = max(apply_block, columns)
-    return Plan(
-        Path.ROWS,
-        warps=warps,
-        block=block,
-        unroll=unroll,
+        unroll=4,
         chunk=chunk,
         chunks=chunks,
         apply_warps=apply_warps,
         apply_block=apply_block,
+    )
+
+
+def plan_rows(geometry: Geometry, sm_count: int) -> Plan:
+    """Blocks of 128 channels (256-byte runs of memory); statistics in one wave of programs, two per SM.
+
+    The merge kernel pays where the apply pass has many programs: on an H200 from some 32 MB on.
+    """
+    group_columns = next_power_of_two(geometry.group_channels)
+    columns = max(group_columns, min(128, next_power_of_two(geometry.groups * group_columns)))
+    blocks = ceil_div(geometry.groups, columns // group_columns)
+    images = geometry.sizes[0]
+    block, apply_block = max(4096, columns), max(2048, columns)
+    chunk, chunks = _split(geometry.spatial, max(2 * sm_count // (blocks * images), 1), block // columns)
+    total_bytes = geometry.spatial * geometry.sizes[1] * images * geometry.itemsize
+    return Plan(
+        Path.ROWS,
+        warps=16,
+        block=block,
+        unroll=4,
+        chunk=chunk,
+        chunks=chunks,
+        apply_warps=4,
+        apply_block=apply_block,
         columns=columns,
-        span=span_tiles * (apply_block // columns),
-        merge=merge or chunks * (columns // group_columns) > 8192,
+        span=4 * (apply_block // columns),
+        merge=total_bytes > MERGE_BYTES or chunks * (columns // group_columns) > 8192,
     )

@@ -160,7 +160,7 @@ def groupnorm_silu_flat_apply(
     if PDL:
         gdc_wait()
     first = ng.to(tl.int64) * chunks
-    mean, rstd = merge_chunks(mean_ptr + first, m2_ptr + first, chunks, chunk, 1, size, eps, CHUNKS_PAD)
+    mean, rstd = merge_chunks(mean_ptr + first, m2_ptr + first, 1, chunks, chunk, 1, size, eps, CHUNKS_PAD)
     out_ptr += _group_base(ng, G, CG, o_n, o_c, VEC, DENSE)
     _apply(x, weight_ptr + g * CG, bias_ptr + g * CG, out_ptr, index, size, mean, rstd,
            S, H, W, o_c, o_t, o_h, o_w, VEC, DENSE, ASM)  # fmt: skip

@@ -16,16 +16,16 @@ def merge_lanes(first, s1, s2, count):
 
 
 @triton.jit
-def merge_chunks(mean_ptr, m2_ptr, chunks, chunk, chunk_elements, total, eps, CHUNKS_PAD: tl.constexpr):
-    """Mean and 1 / sqrt(variance + eps) of a group from its chunks' partials, in fixed order.
+def merge_chunks(mean_ptr, m2_ptr, step, chunks, chunk, chunk_elements, total, eps, CHUNKS_PAD: tl.constexpr):
+    """Mean and 1 / sqrt(variance + eps) of a group from its chunks' partials, `step` apart, in fixed order.
 
     Chunk k covers `chunk` positions (the last one fewer) of the group's `total`, each of `chunk_elements` elements.
     """
     k = tl.arange(0, CHUNKS_PAD)
     valid = k < chunks
     # .cg: other SMs wrote them, so L1 must not answer
-    mean_k = tl.load(mean_ptr + k, mask=valid, other=0.0, cache_modifier=".cg")
-    m2_k = tl.load(m2_ptr + k, mask=valid, other=0.0, cache_modifier=".cg")
+    mean_k = tl.load(mean_ptr + k * step, mask=valid, other=0.0, cache_modifier=".cg")
+    m2_k = tl.load(m2_ptr + k * step, mask=valid, other=0.0, cache_modifier=".cg")
     positions = tl.where(valid, tl.minimum(total - k.to(tl.int64) * chunk, chunk), 0)
     count_k = positions.to(tl.float32) * chunk_elements
     inverse = 1.0 / (tl.cast(total, tl.float32) * chunk_elements)
