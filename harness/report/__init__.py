@@ -69,10 +69,10 @@ def verify(root: Path) -> list[str]:
     for name, content in render(verdicts).items():
         file = root / "reports" / name
         if not file.exists():
-            differences.append(f"reports/{name} is missing; run `harness matrix`.")
+            differences.append(f"reports/{name} is missing; run `harness decide`.")
         elif (found := file.read_bytes()) != content.encode():
             line = _first_difference(found.split(b"\n"), content.encode().split(b"\n"))
-            differences.append(f"reports/{name}:{line} is not what results/ say; run `harness matrix`.")
+            differences.append(f"reports/{name}:{line} is not what results/ say; run `harness decide`.")
     return differences
 
 

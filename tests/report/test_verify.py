@@ -79,9 +79,9 @@ def test_an_edited_report_is_named_with_its_line(root: Path, name: str) -> None:
     lines = file.read_text(encoding="utf-8").split("\n")
     lines[2] += " "
     file.write_text("\n".join(lines), encoding="utf-8")
-    assert verify(root) == [f"reports/{name}:3 is not what results/ say; run `harness matrix`."]
+    assert verify(root) == [f"reports/{name}:3 is not what results/ say; run `harness decide`."]
     file.unlink()
-    assert verify(root) == [f"reports/{name} is missing; run `harness matrix`."]
+    assert verify(root) == [f"reports/{name} is missing; run `harness decide`."]
 
 
 def test_a_cut_report_and_other_line_ends_are_noticed(root: Path) -> None:
