@@ -7,6 +7,7 @@ parametrised one for at least one parameter). Exit 1 if one stays green, has no 
 
 from __future__ import annotations
 
+import importlib
 import io
 import multiprocessing
 import os
@@ -77,10 +78,11 @@ def _forked(off: str | None, arguments: list[str]) -> tuple[dict[str, list[str]]
 
 
 def _load_what_forks_share() -> None:
-    """Import the slow things before the first fork; no harness module, which a switch must be able to precede."""
+    """Import the slow things before the first fork; switches replace what is loaded under every name it has."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import torch._inductor.compile_fx  # noqa: F401
+        for module in ("torch._inductor.compile_fx", "hypothesis", "harness.isolate", "harness.measure.comparison"):
+            importlib.import_module(module)
 
 
 def _function(node: str) -> str:

@@ -93,7 +93,6 @@ def test_spoiled_inputs_are_not_blamed_on_the_next_arm() -> None:
     refused(evil.writes_input, "writes to its input 'x'")
 
 
-@pytest.mark.defence("gate_poison")
 def test_memory_that_nobody_wrote() -> None:
     refused(evil.leaves_output_unwritten, "NaN or Inf")
 

@@ -1,0 +1,183 @@
+"""Rotation and launch counts as properties, the sets, the wall clock and the controls that watch it."""
+
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.measure import clock
+from harness.measure.arms import Arm
+from harness.measure.clock import (
+    COLD_FACTOR,
+    MAX_COPIES_BYTES,
+    MAX_LAUNCHES,
+    ArmSets,
+    WallClock,
+    launches_for,
+    plan_rotation,
+    tampered,
+)
+from harness.measure.controls import copy_time_us, read_controls
+from harness.op import Args, Device
+from harness.schema.vocabulary import Cache, Contract, Kind, Method, Role
+from tests.rig import CPU
+
+H200 = Device(type="cuda", name="H200", capability=(9, 0), sm_count=132, l2_bytes=60 << 20, memory_bytes=141 << 30)
+devices = st.builds(
+    lambda kind, l2, memory: replace(H200, type=kind, l2_bytes=l2, memory_bytes=memory),
+    st.sampled_from(["cuda", "cpu"]),
+    st.integers(1 << 18, 1 << 28),
+    st.integers(1 << 31, 1 << 38),
+)
+
+
+@given(set_bytes=st.integers(1, 1 << 36), device=devices)
+def test_rotation_is_cold_and_affordable_or_says_warm(set_bytes: int, device: Device) -> None:
+    rotation = plan_rotation(set_bytes, device)
+    assert rotation.bytes == rotation.sets * set_bytes
+    if rotation.cache is Cache.WARM:
+        assert rotation.sets == 1
+        assert set_bytes < COLD_FACTOR * device.l2_bytes
+        return
+    assert rotation.bytes >= COLD_FACTOR * device.l2_bytes
+    assert 1 <= rotation.sets <= MAX_LAUNCHES + 1
+    if rotation.sets > 1:
+        assert rotation.bytes <= min(MAX_COPIES_BYTES[device.type], device.memory_bytes // 3)
+        assert (rotation.sets - 1) * set_bytes >= COLD_FACTOR * device.l2_bytes, "one more than enough"
+
+
+@pytest.mark.parametrize(
+    ("set_bytes", "sets", "cache"),
+    [
+        (1 << 20, 301, Cache.COLD),
+        (100 << 20, 4, Cache.COLD),
+        (299 << 20, 3, Cache.COLD),
+        (300 << 20, 1, Cache.COLD),
+        (4 << 30, 1, Cache.COLD),
+        (36 << 10, 1, Cache.WARM),
+    ],
+)
+def test_rotations_of_an_h200(set_bytes: int, sets: int, cache: Cache) -> None:
+    rotation = plan_rotation(set_bytes, H200)
+    assert (rotation.sets, rotation.cache) == (sets, cache)
+
+
+@given(call_us=st.floats(1e-3, 1e7), sets=st.integers(1, MAX_LAUNCHES))
+def test_launches_fill_a_sample_with_whole_rotations(call_us: float, sets: int) -> None:
+    launches = launches_for(call_us, sets)
+    assert launches % sets == 0
+    assert launches >= sets
+    assert launches * call_us >= clock.MIN_SAMPLE_US * (1 - 1e-9)
+    assert launches >= min(clock.MIN_LAUNCHES, clock.LONG_SAMPLE_US / call_us)
+    smaller = launches - sets
+    assert smaller == 0 or smaller * call_us < clock.MIN_SAMPLE_US or smaller < clock.MIN_LAUNCHES
+
+
+def args() -> Args:
+    return {"x": torch.arange(12.0).view(3, 4), "weight": torch.ones(4), "eps": 1e-6}
+
+
+def test_distinct_bytes_are_counted_not_assumed() -> None:
+    sets = ArmSets(args(), 3, ())
+    assert sets.distinct_bytes() == 3 * (48 + 16)
+    sets.sets[2] = sets.sets[1]
+    assert sets.distinct_bytes() == 2 * (48 + 16)
+    assert {s["eps"] for s in sets.sets} == {1e-6}
+
+
+@pytest.mark.defence("restore_inputs")
+def test_mutated_arguments_come_back_in_every_set() -> None:
+    sets = ArmSets(args(), 3, ("x",))
+    for one in sets.sets:
+        one["x"].fill_(-1)
+    sets.restore()
+    assert all(torch.equal(one["x"], args()["x"]) for one in sets.sets)
+
+
+def test_load_changes_the_first_set_and_what_restore_writes() -> None:
+    sets = ArmSets(args(), 2, ("x",))
+    other = {"x": torch.full((3, 4), 5.0), "weight": torch.full((4,), 2.0), "eps": 1e-6}
+    sets.load(other)
+    assert torch.equal(sets.sets[0]["weight"], other["weight"])
+    assert torch.equal(sets.sets[1]["weight"], torch.ones(4))
+    for one in sets.sets:
+        one["x"].zero_()
+    sets.restore()
+    assert all(torch.equal(one["x"], other["x"]) for one in sets.sets)
+
+
+def arm(call: object) -> Arm:
+    return Arm("test", Kind.NATIVE, Role.CANDIDATE, Contract.TOLERANCE, call, "function")  # type: ignore[arg-type]
+
+
+def test_wall_clock_reads_the_time_per_call() -> None:
+    def sleeps(milliseconds: float) -> tuple[()]:
+        time.sleep(milliseconds / 1e3)
+        return ()
+
+    wall = WallClock()
+    assert wall.method is Method.WALL
+    timed = wall.ready(arm(sleeps), [{"milliseconds": 2.0}, {"milliseconds": 4.0}], 4)
+    assert 3_000 <= min(timed.sample_us() for _ in range(5)) < 6_000
+    assert 1_000 <= wall.estimate_us(lambda: time.sleep(1e-3)) < 5_000
+
+
+def test_wall_clock_takes_the_sets_in_turn_and_keeps_one_output_each() -> None:
+    seen: list[int] = []
+
+    def notes(i: int) -> torch.Tensor:
+        seen.append(i)
+        return torch.tensor([i])
+
+    timed = WallClock().ready(arm(notes), [{"i": 0}, {"i": 1}, {"i": 2}], 6)
+    timed.sample_us()
+    assert seen == [0, 1, 2, 0, 1, 2]
+    timed.replay()
+    assert [int(outputs[0]) for outputs in timed.outputs] == [0, 1, 2]
+
+
+def test_nothing_is_tampered_with_here() -> None:
+    assert tampered() is None
+
+
+@pytest.mark.parametrize(
+    "owner", ["torch.cuda.Event.elapsed_time", "torch.cuda.synchronize", "torch.cuda.CUDAGraph.replay"]
+)
+@pytest.mark.defence("tampered")
+def test_replaced_timing_functions_are_named(owner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner, lambda *args: 1e-9)
+    assert (clock.tampered() or "").endswith(owner.rpartition(".")[2])
+
+
+@pytest.mark.defence("noop_control")
+def test_a_clock_with_time_of_its_own_in_the_window_is_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a flush of the cache inside the timed window: every launch reads 20 µs more."""
+    ready = WallClock.ready
+
+    def flushing(self: WallClock, of: Arm, sets: list[Args], launches: int) -> object:
+        timed = ready(self, of, sets, launches)
+        return replace(timed, sample_us=lambda: timed.sample_us() + 20.0)
+
+    monkeypatch.setattr(WallClock, "ready", flushing)
+    monkeypatch.setattr("harness.measure.controls._CEILING_BYTES_CPU", 1 << 20)
+    controls = read_controls(WallClock(), CPU)
+    assert not controls.passed
+    assert controls.noop_us > 20
+    assert "a candidate that does nothing reads 2" in controls.reason
+
+
+def test_the_clock_passes_its_own_controls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.measure.controls._CEILING_BYTES_CPU", 1 << 20)
+    controls = read_controls(WallClock(), CPU)
+    assert controls.passed, controls.reason
+    assert 0 < controls.noop_us < 5
+    assert controls.copy_bytes_per_us > 10
+
+
+def test_copy_time_grows_with_its_bytes() -> None:
+    device = torch.device("cpu")
+    small, large = (copy_time_us(WallClock(), size, 1, device) for size in (1 << 16, 1 << 24))
+    assert large > 4 * small
