@@ -25,6 +25,7 @@ from filelock import FileLock, Timeout
 
 from harness.errors import UnfitError
 from harness.measure.telemetry import Probe, Watcher, probe_for
+from harness.prebuild import build_ahead
 from harness.protocol import (
     Begin,
     BlockQuery,
@@ -42,6 +43,7 @@ from harness.protocol import (
     ToWorker,
     Unfit,
     from_worker,
+    stored_settings,
 )
 from harness.schema.measurement import EnvironmentRecord, Measurement, TelemetryRecord
 from harness.schema.vocabulary import ArmStatus, Cache, Method, RunStatus
@@ -141,6 +143,12 @@ class Supervisor:
         """Start a worker and hear what it would measure. Raises UnfitError when it cannot start or the GPU is busy."""
         return self._start(self.job.tasks)
 
+    def build_ahead(self, tasks: list[Task]) -> list[Task]:
+        """Fill the compile caches with several builders at once; the tasks with their build times."""
+        self.progress.step("compiling ahead", "", "")
+        log = self._log_file(f"{self.job.op}-builders")
+        return build_ahead(self.job, tasks, self._worker_environment(), log)
+
     def run(self, tasks: list[Task]) -> Iterator[Measurement]:
         """Measure the tasks, in order; each is yielded once, as soon as it is done.
 
@@ -218,7 +226,7 @@ class Supervisor:
             rotated_bytes=0,
             compile_cache="kept",
             seed=self.job.settings.seed,
-            settings=self.job.settings.model_dump(exclude={"seed"}),
+            settings=stored_settings(self.job.settings),
             input_fingerprints={},
             orders=(),
             timed_arms=(),
@@ -264,19 +272,23 @@ class Supervisor:
             raise UnfitError(f"another run of this harness holds the device {uuid} ({path}); wait for it.") from error
         self._lock = lock
 
-    def _spawn(self) -> _Started:
+    def _log_file(self, name: str) -> Path:
         self._logs.mkdir(parents=True, exist_ok=True)
-        stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%f")
-        log = self._logs / f"{self.job.op}-{stamp}.log"
-        to_read, to_write = os.pipe()
-        from_read, from_write = os.pipe()
-        environment = {
+        return self._logs / f"{name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}.log"
+
+    def _worker_environment(self) -> dict[str, str]:
+        return {
             **os.environ,
             "TORCHINDUCTOR_CACHE_DIR": str(self._cache / "inductor"),
             "TRITON_CACHE_DIR": str(self._cache / "triton"),
             **({"TRITON_INTERPRET": "1"} if self.job.device_type == "cpu" else {}),
             **self._environment,
         }
+
+    def _spawn(self) -> _Started:
+        log = self._log_file(self.job.op)
+        to_read, to_write = os.pipe()
+        from_read, from_write = os.pipe()
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "harness.worker", str(to_read), str(from_write)],
@@ -284,7 +296,7 @@ class Supervisor:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 pass_fds=(to_read, from_write),
-                env=environment,
+                env=self._worker_environment(),
                 # Ctrl-C is the supervisor's to handle, and a hung worker is killed with its compilers.
                 start_new_session=True,
             )

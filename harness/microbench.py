@@ -10,7 +10,7 @@ from typing import Literal
 
 from harness.errors import UserError
 from harness.isolate import Progress, Supervisor
-from harness.protocol import Hello, Job, Settings, Task
+from harness.protocol import Hello, Job, Settings, Task, stored_settings
 from harness.schema.manifest import Manifest
 from harness.schema.measurement import Measurement
 from harness.schema.vocabulary import ArmStatus, RunStatus
@@ -125,7 +125,7 @@ def bench(
         hello = supervisor.hello()
         pending = [task for index, task in enumerate(tasks) if fresh or not _stored(store, job, hello, index)]
         on_planned(len(pending), len(tasks) - len(pending))
-        for measurement in supervisor.run(pending):
+        for measurement in supervisor.run(supervisor.build_ahead(pending)):
             store.append(measurement)
             measured.append(measurement)
             on_measured(measurement)
@@ -140,6 +140,11 @@ def _stored(store: Store, job: Job, hello: Hello, index: int) -> bool:
         task.context,
         hello.environment,
         hello.identities[index],
-        job.settings.model_dump(exclude={"seed"}),
+        stored_settings(job.settings),
     )
-    return store.find(key) is not None
+    found = store.find(key)
+    if found is None:
+        return False
+    # Cross-checks only add to a measurement: one that has them also answers a run without.
+    checked = any(arm.do_bench_us is not None for arm in found.measurement.arms)
+    return checked or not job.settings.cross_checks or job.device_type == "cpu"

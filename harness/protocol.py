@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from harness.schema.case import Case
 from harness.schema.manifest import Tolerance
-from harness.schema.measurement import EnvironmentRecord, Measurement, TelemetryRecord
+from harness.schema.measurement import EnvironmentRecord, Measurement, Setting, TelemetryRecord
 from harness.schema.vocabulary import ArmStatus
 from harness.store import ArmIdentity
 
@@ -28,6 +28,11 @@ class Settings(Message):
     """Also time every arm with `triton.testing.do_bench` and, cold, with CUPTI."""
 
 
+def stored_settings(settings: Settings) -> dict[str, Setting]:
+    """What of the settings shapes the samples, as kept with a measurement; the seed has a field of its own."""
+    return {"seconds_per_arm": settings.seconds_per_arm}
+
+
 class Task(Message):
     """One comparison to make."""
 
@@ -36,6 +41,8 @@ class Task(Message):
     context: str | None
     quarantined: dict[str, tuple[ArmStatus, str]] = Field(default_factory=dict)
     """Arms that killed a worker on this task, with what to record."""
+    build_s: dict[str, float] = Field(default_factory=dict)
+    """Seconds of each arm's first call where `harness.prebuild` made it ahead, with caches as they were then."""
     only: frozenset[str] | None = None
     """For finding a culprit: the candidates to run beside the baseline; None means all."""
     trial: bool = False

@@ -14,6 +14,7 @@ MEASURING = (
     "harness/protocol.py",
     "harness/microbench.py",
     "harness/isolate.py",
+    "harness/prebuild.py",
     "harness/worker.py",
     "harness/measure/**/*.py",
     "harness/stats/orders.py",
@@ -55,13 +56,16 @@ def harness_sha256(root: Path) -> str:
 
 
 def op_sha256(root: Path, op: str, tolerance: Any) -> str:
-    """Hash of everything an op's numbers depend on below `root`: its folder, the providers' folder, its tolerance.
+    """Hash of what an op's numbers depend on below `root`: its folder, the providers', shared modules, its tolerance.
 
     The manifest's cases are left out: each measurement holds its own case, so a new case leaves the old evidence
     fresh. `tolerance` is the manifest's, as JSON values.
     """
     folders = (root / "candidates" / op, root / "candidates" / "_providers")
-    files = (file for folder in folders for file in folder.rglob("*") if _is_source(file))
+    shared = (root / "candidates").glob("_*.py")
+    files = (
+        file for file in (*shared, *(file for folder in folders for file in folder.rglob("*"))) if _is_source(file)
+    )
     return content_sha256([files_sha256(root, files), tolerance])
 
 

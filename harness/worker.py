@@ -123,6 +123,8 @@ def serve(link: PipeLink) -> None:
     if not tasks:
         link.send(Finished())
         return
+    if any(task.build_s for task in tasks):
+        cache = "built ahead"
     device = environment.device(job.device_type)
     link.begin("", "controls", 120.0)
     for _ in range(_CONTROL_TRIES):

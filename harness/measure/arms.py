@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import itertools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from harness.op import Args, Candidate, Context, Impl, Op
-from harness.schema.vocabulary import Contract, Kind, Role
+from harness.op import Args, Candidate, Context, Device, Impl, Op
+from harness.protocol import Task
+from harness.schema.vocabulary import ArmStatus, Contract, Kind, Role
 
 BASELINE_ID = "torch.compile"
 TWIN_ID = "torch.compile_twin"
@@ -152,6 +153,35 @@ def candidate_arm(candidate: Candidate, op: Op, context: Context | None) -> Arm:
         mutates=candidate.mutates,
         returns=candidate.returns,
     )
+
+
+@dataclass(frozen=True)
+class Declined:
+    """A candidate that gets no arm in a comparison, with why."""
+
+    candidate: Candidate
+    status: ArmStatus
+    reason: str
+
+
+def arms_of(op: Op, candidates: Iterable[Candidate], task: Task, device: Device) -> tuple[list[Arm], list[Declined]]:
+    """The arms of a task, native, baseline and twin first, and the candidates it concerns that get none."""
+    context = op.context(task.context) if task.context else None
+    arms, declined = baseline_arms(op, context), []
+    for candidate in candidates:
+        if candidate.context not in (None, task.context):
+            continue
+        if task.only is not None and candidate.id not in task.only:
+            continue
+        if device.type == "cpu" and candidate.kind is Kind.CUDA:
+            declined.append(Declined(candidate, ArmStatus.INELIGIBLE, "needs an NVIDIA GPU"))
+        elif missing := candidate.provider.missing():
+            declined.append(Declined(candidate, ArmStatus.NOT_INSTALLED, missing))
+        elif reason := candidate.guard(task.case, device):
+            declined.append(Declined(candidate, ArmStatus.INELIGIBLE, reason))
+        else:
+            arms.append(candidate_arm(candidate, op, context))
+    return arms, declined
 
 
 def certified(arm: Arm) -> str | None:

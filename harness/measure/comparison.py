@@ -14,7 +14,7 @@ from time import monotonic
 
 import torch
 
-from harness.measure.arms import BASELINE_ID, Arm, baseline_arms, candidate_arm, certified
+from harness.measure.arms import BASELINE_ID, Arm, arms_of, certified
 from harness.measure.armstate import ArmState
 from harness.measure.clock import Rotation, tampered
 from harness.measure.contract import ContractProbe
@@ -25,7 +25,7 @@ from harness.measure.link import Link, Phase, synchronize, touching
 from harness.measure.sampler import Samples
 from harness.measure.timing import TimedPart
 from harness.op import Args, Candidate, Context, Device, Op
-from harness.protocol import Settings, Task
+from harness.protocol import Settings, Task, stored_settings
 from harness.schema.case import Case
 from harness.schema.manifest import Tolerance
 from harness.schema.measurement import (
@@ -169,41 +169,24 @@ class _Run:
     # -- arms ------------------------------------------------------------------------------------------------------
 
     def _collect_arms(self) -> None:
-        self.states = [ArmState(arm) for arm in baseline_arms(self.c.op, self.context)]
-        for candidate in self.c.candidates:
-            if candidate.context is not None and candidate.context != self.task.context:
-                continue
-            if self.task.only is not None and candidate.id not in self.task.only:
-                continue
-            status, reason = self._eligibility(candidate)
-            if status is None:
-                self.states.append(ArmState(candidate_arm(candidate, self.c.op, self.context)))
-            else:
-                self.declined.append(self._declined(candidate, status, reason))
+        arms, declined = arms_of(self.c.op, self.c.candidates, self.task, self.c.device)
+        self.states = [ArmState(arm) for arm in arms]
+        self.declined = [
+            ArmRecord(
+                id=one.candidate.id,
+                kind=one.candidate.kind,
+                role=Role.CANDIDATE,
+                contract=one.candidate.contract,
+                status=one.status,
+                reason=one.reason,
+                provider_version=one.candidate.provider.version(),
+                source_sha256=self.c.sources.get(one.candidate.id, ""),
+            )
+            for one in declined
+        ]
         for state in self.states:
             if state.arm.id in self.task.quarantined:
                 state.fail(*self.task.quarantined[state.arm.id])
-
-    def _eligibility(self, candidate: Candidate) -> tuple[ArmStatus | None, str]:
-        if self.c.device.type == "cpu" and candidate.kind is Kind.CUDA:
-            return ArmStatus.INELIGIBLE, "needs an NVIDIA GPU"
-        if missing := candidate.provider.missing():
-            return ArmStatus.NOT_INSTALLED, missing
-        if reason := candidate.guard(self.case, self.c.device):
-            return ArmStatus.INELIGIBLE, reason
-        return None, ""
-
-    def _declined(self, candidate: Candidate, status: ArmStatus, reason: str) -> ArmRecord:
-        return ArmRecord(
-            id=candidate.id,
-            kind=candidate.kind,
-            role=Role.CANDIDATE,
-            contract=candidate.contract,
-            status=status,
-            reason=reason,
-            provider_version=candidate.provider.version(),
-            source_sha256=self.c.sources.get(candidate.id, ""),
-        )
 
     def _state(self, arm_id: str) -> ArmState:
         return next(state for state in self.states if state.arm.id == arm_id)
@@ -238,7 +221,7 @@ class _Run:
             start = monotonic()
             state.arm.outputs(state.arm.prepared(scratch))
             synchronize(self.c.device.type)
-            state.build_s = monotonic() - start
+            state.build_s = self.task.build_s.get(state.arm.id, monotonic() - start)
             if self.c.device.type == "cuda":
                 state.peak_bytes = _peak_bytes(state.arm, state.arm.prepared(scratch))
         if (candidate := state.arm.candidate) is None or not state.alive:
@@ -334,7 +317,7 @@ class _Run:
             rotated_bytes=self.rotation.bytes,
             compile_cache=self.c.compile_cache,
             seed=self.c.settings.seed,
-            settings=self.c.settings.model_dump(exclude={"seed"}),
+            settings=stored_settings(self.c.settings),
             input_fingerprints=self.fingerprints,
             orders=tuple(samples.orders) if samples else (),
             timed_arms=timed if samples else (),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from harness.report import text
-from harness.report.text import NOTHING, code, plain, table
+from harness.report.text import NOTHING, code, kernel_name, plain, table
 from harness.schema.verdict import Agreement, ArmVerdict, CardVerdict, Comparison, StepVerdict, by_measurement
 from harness.schema.vocabulary import Outcome, Role
 from harness.verdict.steps import COMPETING
@@ -196,7 +196,7 @@ def _costs(arms: Sequence[ArmVerdict]) -> str:
             NOTHING if arm.graph_count is None else str(arm.graph_count),
             str(arm.launches),
             plain("; ".join(f"{name}: {value}" for name, value in arm.tags.items())) or NOTHING,
-            " ".join(code(kernel) for kernel in arm.kernels),
+            " ".join(code(kernel_name(kernel)) for kernel in arm.kernels),
         )
         for arm in arms
     ]

@@ -50,6 +50,17 @@ def code(text: str) -> str:
     return f"`{flat}`".replace("|", "\\|") if flat else ""
 
 
+def kernel_name(name: str) -> str:
+    """A device kernel's name without its template and call arguments, which run to a thousand characters in aten."""
+    bare, functor = (
+        re.split(r"[<(]", name.removeprefix("void ").replace("(anonymous namespace)::", ""), maxsplit=1)[0],
+        "",
+    )
+    if inner := re.search(r"(\w+(?:Impl\w*|Functor|KernelImpl\w*))", name[len(bare) :]):
+        functor = f"<{inner.group(1)}>"
+    return f"{bare}{functor}"
+
+
 def link(text: str, target: str) -> str:
     """A link; the text is Markdown already."""
     return f"[{text}]({target})"

@@ -127,7 +127,7 @@ class ArmRecord(Record):
     tags: dict[str, str] = Field(default_factory=dict)
     """Configurations an autotuner chose, by kernel."""
     build_s: Finite = 0.0
-    """First call: compile, JIT, autotune."""
+    """First call: compile, JIT, autotune; see `Measurement.compile_cache`."""
     peak_bytes: int = 0
     """Peak device memory of one call above its inputs."""
     host_us: Finite | None = None
@@ -191,7 +191,8 @@ class Measurement(Record):
     """Distinct sets of inputs and outputs a sample goes through."""
     rotated_bytes: int
     compile_cache: str
-    """`fresh` or `kept`: whether Inductor's and Triton's caches were empty when the worker started."""
+    """`fresh` or `kept`: whether Inductor's and Triton's caches were empty when the worker started; `built ahead` when
+    builders filled them first, several at once, and `build_s` is theirs."""
     seed: int
     settings: dict[str, Setting] = Field(default_factory=dict)
     """What the user can choose and that shapes the samples (time budget, cross-checks, ...); part of the resume key."""
