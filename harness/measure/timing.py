@@ -145,7 +145,7 @@ class TimedPart:
                 if cross_checks and self.device.type == "cuda":
                     from triton.testing import do_bench
 
-                    state.do_bench_us = float(do_bench(calls[0], warmup=10, rep=50, return_mode="median")) * 1e3
+                    state.do_bench_us = float(do_bench(calls[0], warmup=5, rep=20, return_mode="median")) * 1e3
                     cold = calls[:_COLD_PROFILE_CALLS] if len(calls) > 1 else calls * PROFILED_CALLS
                     state.profile = profiled(cold, self.device.type, partial(synchronize, self.device.type))
         self.sets.restore()
