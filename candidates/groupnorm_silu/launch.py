@@ -124,23 +124,22 @@ def _rows(
         "PDL": pdl,
     }
     shape = (channels, geometry.groups, geometry.spatial, height, width)
-    group_count, chunks, pad = images * geometry.groups, plan.chunks, next_power_of_two(plan.chunks)
+    group_count, chunks = images * geometry.groups, plan.chunks
     mean, m2 = torch.empty((2, group_count, chunks), dtype=torch.float32, device=x.device)
     groupnorm_silu_rows_stats[(images * chunks * blocks,)](
         x, mean, m2, chunks, plan.chunk, blocks, *shape, geometry.x_strides[0], *x_spatial,
         BR=plan.block // plan.columns, UNROLL=plan.unroll, **layout, num_warps=plan.warps,
     )  # fmt: skip
-    channel = mean
-    if plan.merge:
-        channel = torch.empty((2, images, channels), dtype=torch.float32, device=x.device)
-        groupnorm_silu_rows_merge[(group_count,)](
-            mean, m2, weight, channel, eps, chunks, plan.chunk, *shape[:3],
-            CG=geometry.group_channels, CGP=group_columns, CHUNKS_PAD=pad, PDL=pdl, num_warps=1, launch_pdl=pdl,
-        )  # fmt: skip
+    channel = torch.empty((2, images, channels), dtype=torch.float32, device=x.device)
+    groupnorm_silu_rows_merge[(group_count,)](
+        mean, m2, weight, channel, eps, chunks, plan.chunk, *shape[:3],
+        CG=geometry.group_channels, CGP=group_columns, CHUNKS_PAD=next_power_of_two(chunks),
+        PDL=pdl, num_warps=1, launch_pdl=pdl,
+    )  # fmt: skip
     spans = ceil_div(geometry.spatial, plan.span)
     groupnorm_silu_rows_apply[(images * spans * blocks,)](
-        x, weight, bias, out, mean, m2, channel, eps, chunks, plan.chunk, spans, plan.span, blocks,
-        images * channels, *shape, geometry.x_strides[0], *x_spatial, geometry.out_strides[0], *out_spatial,
-        BR=plan.apply_block // plan.columns, CHUNKS_PAD=pad, MERGED=plan.merge, ASM=asm, **layout,
+        x, bias, out, channel, spans, plan.span, blocks, images * channels, *shape,
+        geometry.x_strides[0], *x_spatial, geometry.out_strides[0], *out_spatial,
+        BR=plan.apply_block // plan.columns, ASM=asm, **layout,
         num_warps=plan.apply_warps, launch_pdl=pdl,
     )  # fmt: skip

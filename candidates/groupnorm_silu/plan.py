@@ -6,7 +6,6 @@ from enum import StrEnum
 
 VECTOR_BYTES = 16
 SMALL_BYTES = 8 << 20
-MERGE_BYTES = 32 << 20
 SINGLE_MAX_ELEMENTS = 16384
 """Largest group that one program keeps in registers."""
 
@@ -19,7 +18,7 @@ class Path(StrEnum):
     TWO_PASS = "two_pass"
     """Statistics, then apply; groups contiguous or strided."""
     ROWS = "rows"
-    """Statistics, merge (where it pays), apply, over rows of adjacent channels (channels-last)."""
+    """Statistics, merge, apply, over rows of adjacent channels (channels-last)."""
 
 
 @dataclass(frozen=True)
@@ -110,8 +109,6 @@ class Plan:
     """ROWS: channels per tile, padding included."""
     span: int = 0
     """ROWS: rows per program of the apply pass."""
-    merge: bool = False
-    """ROWS: whether a kernel of its own merges the partials; else every program of the apply pass does."""
 
 
 def next_power_of_two(value: int) -> int:
@@ -163,17 +160,13 @@ def plan_two_pass(geometry: Geometry, sm_count: int) -> Plan:
 
 
 def plan_rows(geometry: Geometry, sm_count: int) -> Plan:
-    """Blocks of 128 channels (256-byte runs of memory); statistics in one wave of programs, two per SM.
-
-    The merge kernel pays where the apply pass has many programs: on an H200 from some 32 MB on.
-    """
+    """Blocks of 128 channels (256-byte runs of memory); statistics in one wave of programs, two per SM."""
     group_columns = next_power_of_two(geometry.group_channels)
     columns = max(group_columns, min(128, next_power_of_two(geometry.groups * group_columns)))
     blocks = ceil_div(geometry.groups, columns // group_columns)
     images = geometry.sizes[0]
     block, apply_block = max(4096, columns), max(2048, columns)
     chunk, chunks = _split(geometry.spatial, max(2 * sm_count // (blocks * images), 1), block // columns)
-    total_bytes = geometry.spatial * geometry.sizes[1] * images * geometry.itemsize
     return Plan(
         Path.ROWS,
         warps=16,
@@ -181,9 +174,8 @@ def plan_rows(geometry: Geometry, sm_count: int) -> Plan:
         unroll=4,
         chunk=chunk,
         chunks=chunks,
-        apply_warps=4,
+        apply_warps=2,
         apply_block=apply_block,
         columns=columns,
         span=4 * (apply_block // columns),
-        merge=total_bytes > MERGE_BYTES or chunks * (columns // group_columns) > 8192,
     )

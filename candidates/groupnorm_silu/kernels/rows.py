@@ -44,11 +44,7 @@ def groupnorm_silu_rows_stats(
     CG: tl.constexpr, CGP: tl.constexpr, GB: tl.constexpr, BR: tl.constexpr, UNROLL: tl.constexpr,
     SINGLE_STRIDE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Partial mean and M2 of GB groups over one chunk of rows; partials are (N, chunks, G).
-
-    Groups lie together, so that a program writes whole sectors: with a group's chunks together, the programs' scattered
-    4-byte writes into shared sectors took up to 16 us more on an H200.
-    """
+    """Partial mean and M2 of GB groups over one chunk of rows; partials are (N, chunks, G)."""
     if PDL:
         gdc_launch_dependents()
     # last rows first, so that the apply pass starts with what L2 saw last
@@ -82,11 +78,14 @@ def groupnorm_silu_rows_stats(
     tiles = tl.maximum((end - row + BR - 1) // BR, 0).to(tl.float32)[:, None]
     tiles = tl.where(channel_valid[None, :], tiles, 0.0)
     lane_mean, lane_m2 = merge_lanes(first, s1, s2, tiles)
+    # channels first, within a thread: summing rows first sends every channel through shared memory, with bank conflicts
+    tiles = tl.reshape(tl.broadcast_to(tiles, (BR, GB * CGP)), (BR, GB, CGP))
+    lane_mean = tl.reshape(lane_mean, (BR, GB, CGP))
+    lane_m2 = tl.reshape(lane_m2, (BR, GB, CGP))
     inverse = 1.0 / tl.maximum((end - begin) * CG, 1).to(tl.float32)
-    mean = tl.sum(tl.reshape(tl.sum(lane_mean * tiles, 0), (GB, CGP)), 1) * inverse
-    channel_mean = tl.reshape(tl.broadcast_to(mean[:, None], (GB, CGP)), (GB * CGP,))
-    delta = lane_mean - channel_mean[None, :]
-    m2 = tl.sum(tl.reshape(tl.sum(lane_m2 + tiles * delta * delta, 0), (GB, CGP)), 1)
+    mean = tl.sum(tl.sum(lane_mean * tiles, 2), 0) * inverse
+    delta = lane_mean - mean[None, :, None]
+    m2 = tl.sum(tl.sum(lane_m2 + tiles * delta * delta, 2), 0)
     group = block * GB + tl.arange(0, GB)
     slot = (n * chunks + k).to(tl.int64) * G + group
     tl.store(mean_ptr + slot, mean, mask=group < G)
@@ -114,33 +113,13 @@ def groupnorm_silu_rows_merge(
 
 
 @triton.jit
-def _merge_groups(
-    mean_ptr, m2_ptr, group, n, G, eps, chunks, chunk, S, CG: tl.constexpr, GB: tl.constexpr, CHUNKS_PAD: tl.constexpr
-):
-    """Mean and 1 / sqrt(variance + eps) of GB groups, (GB,), from their partials."""
-    k = tl.arange(0, CHUNKS_PAD)[None, :]
-    valid = (group < G)[:, None] & (k < chunks)
-    slot = (n * chunks + k).to(tl.int64) * G + group[:, None]
-    mean_k = tl.load(mean_ptr + slot, mask=valid, other=0.0, cache_modifier=".cg")
-    m2_k = tl.load(m2_ptr + slot, mask=valid, other=0.0, cache_modifier=".cg")
-    count_k = tl.where(valid, tl.maximum(tl.minimum(S - k * chunk, chunk), 0) * CG, 0).to(tl.float32)
-    inverse = 1.0 / (tl.cast(S, tl.float32) * CG)
-    mean = tl.sum(mean_k * count_k, 1) * inverse
-    delta = mean_k - mean[:, None]
-    return mean, tl.rsqrt(tl.sum(m2_k + count_k * delta * delta, 1) * inverse + eps)
-
-
-@triton.jit
 def groupnorm_silu_rows_apply(
-    x_ptr, weight_ptr, bias_ptr, out_ptr, mean_ptr, m2_ptr, channel_ptr, eps, chunks, chunk, spans, span, blocks,
-    NC, C, G, S, H, W, x_n, x_t, x_h, x_w, o_n, o_t, o_h, o_w,
-    CG: tl.constexpr, CGP: tl.constexpr, GB: tl.constexpr, BR: tl.constexpr, CHUNKS_PAD: tl.constexpr,
-    MERGED: tl.constexpr, SINGLE_STRIDE: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
+    x_ptr, bias_ptr, out_ptr, channel_ptr, spans, span, blocks, NC, C, G, S, H, W,
+    x_n, x_t, x_h, x_w, o_n, o_t, o_h, o_w,
+    CG: tl.constexpr, CGP: tl.constexpr, GB: tl.constexpr, BR: tl.constexpr,
+    SINGLE_STRIDE: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """`span` rows of GB groups, BR at a time; grid (N * spans * blocks,).
-
-    Statistics come from `channel` where the merge kernel has run (MERGED), else from the partials.
-    """
+    """`span` rows of GB groups, BR at a time; grid (N * spans * blocks,)."""
     pid = tl.program_id(0)
     block = pid % blocks
     n = pid // (blocks * spans)
@@ -150,25 +129,17 @@ def groupnorm_silu_rows_apply(
     x_ptr += n.to(tl.int64) * x_n + channel[None, :]
     out_ptr += n.to(tl.int64) * o_n + channel[None, :]
     rows = tl.arange(0, BR)
-    # neither x nor the weights come from the kernels before, so they may be read before those have ended
+    # neither x nor the bias comes from the kernels before, so they may be read before those have ended
     row = begin + rows
     valid = (row < end)[:, None] & channel_valid[None, :]
     x = tl.load(x_ptr + _row_offset(row, H, W, x_t, x_h, x_w, SINGLE_STRIDE)[:, None], mask=valid, other=0.0)
     bias = tl.load(bias_ptr + channel, mask=channel_valid, other=0.0).to(tl.float32)
-    if MERGED:
-        if PDL:
-            gdc_wait()
-        slot = n * C + channel
-        mean = tl.load(channel_ptr + slot, mask=channel_valid, other=0.0, cache_modifier=".cg")
-        scale = tl.load(channel_ptr + NC + slot, mask=channel_valid, other=0.0, cache_modifier=".cg")
-    else:
-        weight = tl.load(weight_ptr + channel, mask=channel_valid, other=0.0).to(tl.float32)
-        if PDL:
-            gdc_wait()
-        group = block * GB + tl.arange(0, GB)
-        group_mean, rstd = _merge_groups(mean_ptr, m2_ptr, group, n, G, eps, chunks, chunk, S, CG, GB, CHUNKS_PAD)
-        mean = tl.reshape(tl.broadcast_to(group_mean[:, None], (GB, CGP)), (GB * CGP,))
-        scale = weight * tl.reshape(tl.broadcast_to(rstd[:, None], (GB, CGP)), (GB * CGP,))
+    if PDL:
+        gdc_wait()
+    slot = n * C + channel
+    # .cg: written since this kernel may have started, so L1 must not answer
+    mean = tl.load(channel_ptr + slot, mask=channel_valid, other=0.0, cache_modifier=".cg")
+    scale = tl.load(channel_ptr + NC + slot, mask=channel_valid, other=0.0, cache_modifier=".cg")
     while begin < end:
         y = normalise_silu(x.to(tl.float32), mean[None, :], scale[None, :], bias[None, :], ASM)
         row = begin + rows

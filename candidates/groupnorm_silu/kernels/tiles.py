@@ -30,6 +30,8 @@ def merge_chunks(mean_ptr, m2_ptr, step, chunks, chunk, chunk_elements, total, e
     count_k = positions.to(tl.float32) * chunk_elements
     inverse = 1.0 / (tl.cast(total, tl.float32) * chunk_elements)
     mean = tl.sum(mean_k * count_k) * inverse
+    # the sum above rounds at the size of the mean, this one at the size of the deviation: it matters when mean >> std
+    mean += tl.sum(count_k * (mean_k - mean)) * inverse
     delta = mean_k - mean
     variance = tl.sum(m2_k + count_k * delta * delta) * inverse
     return mean, tl.rsqrt(variance + eps)
