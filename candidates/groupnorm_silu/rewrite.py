@@ -27,15 +27,16 @@ def _pieces(size: int, groups: int) -> int:
 )
 def two_stage(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Tensor:
     """x (N, C, ...): moments of pieces of the spatial dims, merged (Chan et al. 1979), then one pointwise pass."""
+    if x.numel() == 0:
+        return torch.empty_like(x)
     acc = torch.promote_types(x.dtype, torch.float32)
     n, channels, *spatial = x.shape
     size = math.prod(spatial)
-    pieces = _pieces(max(size, 1), n * groups)
+    pieces = _pieces(size, n * groups)
     grouped = x.reshape(n, groups, channels // groups, pieces, size // pieces).to(acc)
     variance, mean = torch.var_mean(grouped, dim=(2, 4), correction=0, keepdim=True)
     group_mean = mean.mean(dim=3, keepdim=True)
     group_variance = (variance + (mean - group_mean).square()).mean(dim=3, keepdim=True)
     scale = weight.to(acc).view(1, groups, -1, 1, 1) * torch.rsqrt(group_variance + eps)
     y = (grouped - group_mean) * scale + bias.to(acc).view(1, groups, -1, 1, 1)
-    y = torch.nn.functional.silu(y).to(x.dtype).reshape(x.shape)
-    return y
+    return torch.nn.functional.silu(y).to(x.dtype).reshape(x.shape)

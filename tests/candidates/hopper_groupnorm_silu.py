@@ -1,0 +1,24 @@
+"""Run by test_groupnorm_silu.py: compiles the kernels of some real shapes for sm_90."""
+
+import torch
+
+from candidates.groupnorm_silu import launch
+from tests.candidates.hopper import print_facts
+
+
+def _call(shape: tuple[int, ...], memory_format: torch.memory_format) -> object:
+    x = torch.empty(shape, dtype=torch.bfloat16, device="meta").to(memory_format=memory_format)
+    weight = torch.empty(shape[1], dtype=torch.bfloat16, device="meta")
+    return launch.groupnorm_silu(x, weight, weight, 32, 1e-6)
+
+
+if __name__ == "__main__":
+    launch._limits = lambda device: (132, True)
+    print_facts(
+        {
+            "1x128x20x256x256": lambda: _call((1, 128, 20, 256, 256), torch.contiguous_format),
+            "1x512x5x32x32": lambda: _call((1, 512, 5, 32, 32), torch.contiguous_format),
+            "1x1024x8x8": lambda: _call((1, 1024, 8, 8), torch.contiguous_format),
+            "1x128x17x256x256 channels-last": lambda: _call((1, 128, 17, 256, 256), torch.channels_last_3d),
+        }
+    )

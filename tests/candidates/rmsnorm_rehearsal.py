@@ -1,0 +1,87 @@
+"""Run by test_rmsnorm.py with TRITON_INTERPRET=1; prints what it saw as JSON."""
+
+import json
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from candidates.rmsnorm import inhouse, launch
+from candidates.rmsnorm.kernels import _row_offset
+from candidates.rmsnorm.op import OP, native
+
+
+def weight_of(x: Tensor) -> Tensor:
+    return 1 + 0.2 * torch.randn(x.shape[-1], generator=torch.Generator().manual_seed(1))
+
+
+def compare(x: Tensor, residual: Tensor) -> dict[str, Any]:
+    weight, before = weight_of(x), x.clone()
+    y = launch.rmsnorm(x, weight, 1e-6)
+    normed, h = launch.residual_rmsnorm(x, weight, 1e-6, residual)
+    return {
+        "error": (y - native(x.double(), weight.double(), 1e-6)).abs().max().item(),
+        "residual_error": (normed - native(h.double(), weight.double(), 1e-6)).abs().max().item(),
+        "sum_exact": torch.equal(h, x + residual),
+        "contiguous": y.is_contiguous() and normed.is_contiguous(),
+        "h_strides": h.stride(),
+        "input_kept": torch.equal(x, before),
+    }
+
+
+def numerics() -> dict[str, Any]:
+    torch.manual_seed(0)
+    packed = torch.randn(2, 3, 4, 96)
+    inputs = {f"width {d}": torch.randn(3, d) for d in (1, 5, 33, 64, 128, 1000, 1536, 2240, 3840, 5120)}
+    inputs |= {
+        "many rows": torch.randn(70, 128),
+        "four dims": packed,
+        "sliced": packed[..., 32:64],
+        "transposed": packed.transpose(1, 2),
+        "strided last dim": torch.randn(2, 32, 6).transpose(1, 2),
+        "two dims transposed": torch.randn(48, 5).T,
+        "every other": packed[:, ::2, :, :32],
+        "size one with odd stride": torch.randn(4, 32).as_strided((1, 4, 32), (37, 32, 1)),
+        "two passes": torch.randn(2, 20000),
+        "two passes, strided": torch.randn(1, 17000, 2).transpose(1, 2),
+    }
+    seen = {name: compare(x, torch.randn(x.shape)) for name, x in inputs.items()}
+    seen["residual of other strides"] = compare(packed, torch.randn(2, 4, 3, 96).transpose(1, 2))
+    return seen
+
+
+@triton.jit
+def _offsets_kernel(out_ptr, row, N1, N2, s_0, s_1, s_2):
+    rows = row + tl.arange(0, 2)
+    tl.store(out_ptr + tl.arange(0, 2), _row_offset(rows, N1, N2, s_0, s_1, s_2, False))
+    tl.store(out_ptr + 2 + tl.arange(0, 2), _row_offset(rows, N1, N2, s_0, s_1, s_2, True))
+
+
+def offsets() -> list[int]:
+    """Offsets of rows 2 * 10^9 + {0, 1}, through three strides and through one."""
+    out = torch.zeros(4, dtype=torch.int64)
+    _offsets_kernel[(1,)](out, 2_000_000_000, 7, 1000, 1 << 40, 1 << 33, 5120)
+    return out.tolist()
+
+
+def opcheck() -> dict[str, str]:
+    plain = torch.library.custom_op("rehearsal::rmsnorm", inhouse.triton_rmsnorm.run, mutates_args=())
+    plain.register_fake(OP.fake)
+    fused = torch.library.custom_op("rehearsal::residual_rmsnorm", inhouse.triton_residual_rmsnorm.run, mutates_args=())
+    assert inhouse.triton_residual_rmsnorm.fake is not None
+    fused.register_fake(inhouse.triton_residual_rmsnorm.fake)
+    results: dict[str, str] = {}
+    for name, x in {"contiguous": torch.randn(2, 3, 48), "sliced": torch.randn(2, 3, 96)[..., 16:64]}.items():
+        weight = weight_of(x)
+        results |= {f"{name} {k}": v for k, v in torch.library.opcheck(plain, (x, weight, 1e-6)).items()}
+        checked = torch.library.opcheck(fused, (x, weight, 1e-6, torch.randn(x.shape)))
+        results |= {f"{name} residual {k}": v for k, v in checked.items()}
+    return results
+
+
+if __name__ == "__main__":
+    empty = torch.empty(0, 64)
+    shape = list(launch.rmsnorm(empty, weight_of(empty), 1e-6).shape)
+    print(json.dumps({"numerics": numerics(), "offsets": offsets(), "opcheck": opcheck(), "empty": shape}))

@@ -1,0 +1,263 @@
+"""GroupNorm+SiLU: the declaration, the plans, and our kernels in Triton's interpreter."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from candidates._dense import empty_dense_like
+from candidates.groupnorm_silu.launch import geometry_of, groupnorm_silu
+from candidates.groupnorm_silu.op import OP, native
+from candidates.groupnorm_silu.plan import Path, make_plan, plan_rows, plan_two_pass
+from candidates.groupnorm_silu.rewrite import two_stage
+from harness.measure.inputs import SeededDraw
+from harness.schema.case import Case, Confidence, Dtype, Layout
+from tests.candidates import interpreted
+
+MODULE = "tests.candidates.groupnorm_silu_rehearsal"
+
+
+@pytest.fixture(scope="module")
+def rehearsal() -> dict[str, Any]:
+    return interpreted.run(MODULE, interpret=True)
+
+
+def case(layout: Layout = Layout.CONTIGUOUS, groups: int = 4, **dims: int) -> Case:
+    return Case(
+        id="case",
+        model="made-up",
+        dims=dims,
+        params={"eps": 1e-6, "groups": groups},
+        dtype=Dtype.FP32,
+        layout=layout,
+        calls=1,
+        step="one call",
+        source="made up for a test",
+        confidence=Confidence.DERIVED,
+        rehearsal=dims,
+    )
+
+
+def test_kernels_agree_with_the_fp64_oracle(rehearsal: dict[str, Any]) -> None:
+    """fp32 keeps about 1e-7 of the largest operand, so an offset of 100 std costs 1e-5 times the slope of SiLU."""
+    for name, seen in rehearsal["numerics"].items():
+        offset = float(name.split("@")[1])
+        assert seen["error"] < 3e-6 + 1e-6 * offset, (name, seen)
+        assert seen["input_kept"], name
+
+
+def test_every_path_was_rehearsed(rehearsal: dict[str, Any]) -> None:
+    assert {seen["path"] for seen in rehearsal["numerics"].values()} == set(Path)
+
+
+@pytest.mark.parametrize(
+    ("name", "strides"),
+    [
+        ("odd", (16 * 33 * 15, 33 * 15, 15, 1)),
+        ("channels_last", (16 * 33 * 15, 1, 15 * 16, 16)),
+        ("channels_last_3d_ten_channels_a_group", (30 * 408, 1, 136 * 30, 8 * 30, 30)),
+        ("transposed", (16 * 33 * 15, 15, 16 * 15, 1)),
+        ("sliced", (16 * 33 * 5, 33 * 5, 5, 1)),
+    ],
+)
+def test_output_has_the_strides_of_x(rehearsal: dict[str, Any], name: str, strides: tuple[int, ...]) -> None:
+    assert tuple(rehearsal["numerics"][f"{name}@0"]["strides"]) == strides
+
+
+def test_offsets_beyond_int32(rehearsal: dict[str, Any]) -> None:
+    s_n, s_c, s_t, s_h, s_w = 1 << 40, 1 << 33, 1 << 22, 1 << 11, 3
+    expected = []
+    for index in (5_000_000_000, 5_000_000_001):
+        channel, s = divmod(index, 1 << 33)
+        frame, hw = divmod(s, 1 << 22)
+        h, w = divmod(hw, 1 << 11)
+        expected.append(s_n + 3 * 4 * s_c + channel * s_c + frame * s_t + h * s_h + w * s_w)
+    for row in (2_000_000_000, 2_000_000_001):
+        frame, hw = divmod(row, 1 << 22)
+        h, w = divmod(hw, 1 << 11)
+        expected.append(frame * s_t + h * s_h + w * s_w)
+    assert rehearsal["offsets"] == [*expected, 2_000_000_000 * 3, 2_000_000_001 * 3]
+
+
+def test_opcheck_accepts_the_fake(rehearsal: dict[str, Any]) -> None:
+    assert len(rehearsal["opcheck"]) >= 8
+    assert set(rehearsal["opcheck"].values()) == {"SUCCESS"}
+
+
+def test_empty_nan_and_constant_inputs(rehearsal: dict[str, Any]) -> None:
+    specials = rehearsal["specials"]
+    assert specials["empty"] == [0, 16, 4, 4]
+    assert specials["nan_groups"] == [True, False, False, False]
+    # one ULP of the mean, times 1 / sqrt(eps), times the weight
+    assert specials["constant_error"] < 2**-22 * 1e3 * 2
+
+
+def test_more_than_five_dims_is_an_error() -> None:
+    x = torch.randn(1, 4, 2, 2, 2, 2)
+    with pytest.raises(ValueError, match="6 dims"):
+        groupnorm_silu(x, torch.ones(4), torch.zeros(4), 2, 1e-6)
+
+
+def test_kernels_compile_for_hopper_without_spills() -> None:
+    """At real shapes: 128-bit global loads, no local memory; needs ptxas (it comes with Triton), no GPU."""
+    for name, kernel in interpreted.run("tests.candidates.hopper_groupnorm_silu", interpret=False).items():
+        assert kernel["local_bytes"] == 0, name
+        if "merge" not in name:
+            assert kernel["load_bits"] == 128, name
+
+
+# Plans
+
+
+@pytest.mark.parametrize(
+    ("shape", "memory_format", "path"),
+    [
+        ((1, 128, 20, 256, 256), torch.contiguous_format, Path.TWO_PASS),
+        ((1, 512, 5, 32, 32), torch.contiguous_format, Path.TWO_PASS),
+        ((1, 1024, 8, 8), torch.contiguous_format, Path.SINGLE),
+        ((1, 512, 5, 32, 32), torch.channels_last_3d, Path.ROWS),
+        ((1, 128, 1024, 1024), torch.channels_last, Path.ROWS),
+    ],
+)
+def test_path_for_a_shape(shape: tuple[int, ...], memory_format: torch.memory_format, path: Path) -> None:
+    with torch.device("meta"):
+        x = torch.empty(shape).to(memory_format=memory_format)
+    assert make_plan(geometry_of(x, empty_dense_like(x), 32), 132).path is path
+
+
+@given(
+    n=st.integers(1, 5),
+    group_channels=st.integers(1, 40),
+    groups=st.integers(1, 40),
+    spatial=st.integers(2, 3_000_000),
+    sms=st.integers(1, 200),
+)
+def test_chunks_cover_everything_once(n: int, group_channels: int, groups: int, spatial: int, sms: int) -> None:
+    with torch.device("meta"):
+        x = torch.empty(n, group_channels * groups, 1, spatial)
+    for y, plan_of in ((x, plan_two_pass), (x.to(memory_format=torch.channels_last), plan_rows)):
+        geometry = geometry_of(y, empty_dense_like(y), groups)
+        plan = plan_of(geometry, sms)
+        covered = geometry.group_elements if plan.path is Path.TWO_PASS else spatial
+        assert plan.chunk * (plan.chunks - 1) < covered <= plan.chunk * plan.chunks
+        assert plan.chunk % geometry.vector == 0
+        assert math.log2(plan.block).is_integer()
+        assert math.log2(plan.apply_block).is_integer()
+
+
+def test_geometry_of_views() -> None:
+    x = torch.randn(2, 8, 4, 6, 16)
+    dense = geometry_of(x, empty_dense_like(x), 2)
+    assert (dense.dense, dense.channels_last, dense.vector) == (True, False, 4)
+    last = x.contiguous(memory_format=torch.channels_last_3d)
+    geometry = geometry_of(last, empty_dense_like(last), 2)
+    assert (geometry.dense, geometry.channels_last, geometry.row_strides) == (False, True, (8, 8))
+    crop = last[..., ::2]
+    assert geometry_of(crop, empty_dense_like(crop), 2).row_strides == (16, 8)
+    rows = last[..., ::2, :8]
+    assert geometry_of(rows, empty_dense_like(rows), 2).row_strides is None
+    sliced = x[..., 4:8]
+    assert (geometry_of(sliced, empty_dense_like(sliced), 2).dense, sliced.stride(-1)) == (False, 1)
+
+
+# Declaration
+
+
+def test_native_is_group_norm_then_silu_in_any_float_dtype() -> None:
+    x = torch.randn(2, 8, 3, 5, dtype=torch.float64)
+    weight, bias = torch.randn(8, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
+    grouped = x.reshape(2, 4, -1)
+    centred = (grouped - grouped.mean(-1, keepdim=True)) / (grouped.var(-1, correction=0, keepdim=True) + 1e-5).sqrt()
+    z = centred.reshape(x.shape) * weight[:, None, None] + bias[:, None, None]
+    torch.testing.assert_close(native(x, weight, bias, 4, 1e-5), z / (1 + torch.exp(-z)))
+
+
+def test_check_names_what_is_impossible() -> None:
+    assert OP.check(case(N=1, C=10, H=4, W=4)) == "C=10 does not divide into groups=4"
+    assert "needs spatial dims" in (OP.check(case(Layout.CHANNELS_LAST, N=1, C=8)) or "")
+    assert OP.check(case(Layout.CHANNELS_LAST, N=1, C=8, H=2, W=2)) is None
+
+
+@pytest.mark.parametrize("dims", [{"N": 1, "C": 8, "H": 6, "W": 5}, {"N": 1, "C": 8, "T": 3, "H": 6, "W": 5}])
+@pytest.mark.parametrize("layout", [Layout.CONTIGUOUS, Layout.CHANNELS_LAST])
+def test_conv_context(dims: dict[str, int], layout: Layout) -> None:
+    context = OP.context("conv")
+    tiny = case(layout, **dims)
+    args = context.inputs(tiny, SeededDraw(0, torch.float32, torch.device("cpu")))
+    weight, bias = args["conv_weight"], args["conv_bias"]
+    assert weight.stride(1) == 1
+    y = native(*(args[k] for k in ("x", "weight", "bias", "groups", "eps")))
+    if "T" in dims:
+        # causal: frame t sees frames t - 2 .. t, the first one repeated before the start
+        y = torch.cat([y[:, :, :1], y[:, :, :1], y], 2)
+        expected = F.conv3d(F.pad(y, (1, 1, 1, 1, 0, 0), mode="replicate"), weight, bias)
+    else:
+        expected = F.conv2d(y, weight, bias, padding=1)
+    out = context.compose(native)(**args)
+    torch.testing.assert_close(out, expected)
+    assert out.shape == tiny.shape
+    taps = 27 if "T" in dims else 9
+    assert context.bytes_moved(tiny) == 4 * (2 * tiny.numel + 2 * 8 + 8 * 8 * taps + 8)
+
+
+@pytest.mark.parametrize("offset", [0.0, 8.0])
+@pytest.mark.parametrize("shape", [(4, 64), (2, 64, 9, 7), (1, 32, 3, 16, 8)])
+def test_two_stage_rewrite_is_native(shape: tuple[int, ...], offset: float) -> None:
+    x = torch.randn(shape) + offset
+    weight, bias = torch.randn(shape[1]), torch.randn(shape[1])
+    formats = {5: torch.channels_last_3d, 4: torch.channels_last}
+    for memory_format in (torch.contiguous_format, formats.get(x.ndim, torch.contiguous_format)):
+        y = x.contiguous(memory_format=memory_format)
+        out = two_stage(x=y, weight=weight, bias=bias, groups=8, eps=1e-6)
+        torch.testing.assert_close(out, native(y, weight, bias, 8, 1e-6), atol=1e-4, rtol=1e-4)
+        assert out.is_contiguous(memory_format=memory_format)
+
+
+def test_two_stage_rewrite_of_nothing() -> None:
+    out = two_stage(x=torch.empty(0, 8, 4), weight=torch.ones(8), bias=torch.ones(8), groups=4, eps=1e-6)
+    assert out.shape == (0, 8, 4)
+
+
+# On a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("shape", "last"),
+    [
+        ((1, 512, 5, 32, 32), False),
+        ((1, 512, 5, 32, 32), True),
+        ((1, 256, 9, 64, 64), True),
+        ((1, 320, 3, 17, 9), True),
+        ((1, 128, 3, 257, 255), False),
+        ((2, 64, 8, 8), False),
+    ],
+)
+@pytest.mark.parametrize("offset", [0.0, 8.0])
+def test_gpu_agrees_and_repeats(shape: tuple[int, ...], last: bool, offset: float) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(shape, device="cuda", dtype=torch.bfloat16) + offset
+    if last:
+        x = x.contiguous(memory_format=torch.channels_last_3d if x.ndim == 5 else torch.channels_last)
+    weight, bias = torch.randn(2, shape[1], device="cuda", dtype=torch.bfloat16)
+    y = groupnorm_silu(x, weight, bias, 32, 1e-6)
+    oracle = native(x.double(), weight.double(), bias.double(), 32, 1e-6)
+    assert ((y - oracle).abs() <= 2**-8 * oracle.abs() + 1e-5).all()
+    assert y.stride() == x.stride()
+    for _ in range(50):
+        torch.full((1 << 16,), torch.nan, device="cuda")  # its block is the next call's scratch
+        assert torch.equal(groupnorm_silu(x, weight, bias, 32, 1e-6), y)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_gpu_beyond_int32(memory_format: torch.memory_format) -> None:
+    x = torch.randn((1, 32, 8200, 8200), device="cuda", dtype=torch.bfloat16).contiguous(memory_format=memory_format)
+    weight, bias = torch.randn(2, 32, device="cuda", dtype=torch.bfloat16)
+    y = groupnorm_silu(x, weight, bias, 32, 1e-6)[:, -1:]
+    oracle = native(x[:, -1:].contiguous().float(), weight[-1:].float(), bias[-1:].float(), 1, 1e-6)
+    assert ((y - oracle).abs() <= 2**-8 * oracle.abs() + 1e-4).all()

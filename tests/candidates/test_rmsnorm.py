@@ -1,0 +1,151 @@
+"""RMSNorm: the declaration, the plans, and our kernels in Triton's interpreter."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from candidates.rmsnorm.launch import even_step, make_plan, residual_rmsnorm, rmsnorm, split_row
+from candidates.rmsnorm.op import OP, native
+from harness.measure.inputs import SeededDraw
+from harness.schema.case import Case, Confidence, Dtype, Layout
+from tests.candidates import interpreted
+
+
+@pytest.fixture(scope="module")
+def rehearsal() -> dict[str, Any]:
+    return interpreted.run("tests.candidates.rmsnorm_rehearsal", interpret=True)
+
+
+def test_kernels_agree_with_the_fp64_oracle(rehearsal: dict[str, Any]) -> None:
+    assert len(rehearsal["numerics"]) == 21
+    for name, seen in rehearsal["numerics"].items():
+        assert seen["error"] < 2e-6, (name, seen)
+        assert seen["residual_error"] < 2e-6, (name, seen)
+        assert seen["sum_exact"], name
+        assert seen["contiguous"], name
+        assert seen["input_kept"], name
+
+
+def test_the_sum_has_the_strides_of_x(rehearsal: dict[str, Any]) -> None:
+    assert rehearsal["numerics"]["transposed"]["h_strides"] == [1152, 96, 384, 1]
+    assert rehearsal["numerics"]["sliced"]["h_strides"] == [384, 128, 32, 1]
+
+
+def test_offsets_beyond_int32(rehearsal: dict[str, Any]) -> None:
+    expected = []
+    for row in (2_000_000_000, 2_000_000_001):
+        i01, i2 = divmod(row, 1000)
+        i0, i1 = divmod(i01, 7)
+        expected.append((i0 << 40) + (i1 << 33) + i2 * 5120)
+    assert rehearsal["offsets"] == [*expected, 2_000_000_000 * 5120, 2_000_000_001 * 5120]
+
+
+def test_opcheck_accepts_the_fakes(rehearsal: dict[str, Any]) -> None:
+    assert len(rehearsal["opcheck"]) >= 16
+    assert set(rehearsal["opcheck"].values()) == {"SUCCESS"}
+
+
+def test_empty_input(rehearsal: dict[str, Any]) -> None:
+    assert rehearsal["empty"] == [0, 64]
+
+
+def test_more_than_four_dims_is_an_error() -> None:
+    with pytest.raises(ValueError, match="5 dims"):
+        rmsnorm(torch.randn(1, 2, 2, 2, 8), torch.ones(8), 1e-6)
+
+
+def test_kernels_compile_for_hopper_without_spills() -> None:
+    """At real shapes: 128-bit global loads, no local memory; needs ptxas (it comes with Triton), no GPU."""
+    for name, kernel in interpreted.run("tests.candidates.hopper_rmsnorm", interpret=False).items():
+        assert kernel == {"local_bytes": 0, "load_bits": 128}, name
+
+
+@given(rows=st.integers(1, 10**6), width=st.integers(1, 16384))
+def test_tiles_cover_a_row(rows: int, width: int) -> None:
+    head, tail = split_row(width)
+    assert head <= width <= head + tail < 2 * width
+    for size in (head, tail):
+        assert size & (size - 1) == 0
+    plan = make_plan(rows, width)
+    for size in (plan.rows, plan.warps):
+        assert size & (size - 1) == 0
+    assert 1 <= plan.warps <= 16
+
+
+@pytest.mark.parametrize(
+    ("width", "head", "tail"), [(128, 128, 0), (1536, 1024, 512), (2240, 2048, 256), (5120, 4096, 1024)]
+)
+def test_rows_split_without_idle_lanes(width: int, head: int, tail: int) -> None:
+    assert split_row(width) == (head, tail)
+
+
+def test_even_step_of_views() -> None:
+    packed = torch.randn(2, 3, 4, 96)
+    assert even_step(packed) == 96
+    assert even_step(packed[..., 32:64]) == 96
+    assert even_step(packed.transpose(1, 2)) is None
+    assert even_step(packed[:1, :1]) == 96
+    assert even_step(torch.randn(4, 32).as_strided((4, 1, 32), (32, 37, 1))) == 32
+
+
+def tiny(layout: Layout = Layout.CONTIGUOUS) -> Case:
+    dims = {"B": 2, "S": 3, "D": 8}
+    return Case(
+        id="case",
+        model="made-up",
+        dims=dims,
+        params={"eps": 1e-6},
+        dtype=Dtype.FP32,
+        layout=layout,
+        calls=1,
+        step="one call",
+        source="made up for a test",
+        confidence=Confidence.DERIVED,
+        rehearsal=dims,
+    )
+
+
+def test_native_is_rms_norm_in_any_float_dtype() -> None:
+    x, weight = torch.randn(3, 8, dtype=torch.float64), torch.randn(8, dtype=torch.float64)
+    torch.testing.assert_close(native(x, weight, 1e-5), weight * x / (x.square().mean(-1, keepdim=True) + 1e-5).sqrt())
+    half = native(x.bfloat16(), weight.bfloat16(), 1e-5)
+    torch.testing.assert_close(half.double(), native(x.bfloat16().double(), weight.bfloat16().double(), 1e-5),
+                               rtol=2**-8, atol=0)  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", [Layout.CONTIGUOUS, Layout.SLICED, Layout.TRANSPOSED])
+def test_residual_context(layout: Layout) -> None:
+    context = OP.context("residual_add")
+    args = context.inputs(tiny(layout), SeededDraw(0, torch.float32, torch.device("cpu")))
+    normed, h = context.compose(native)(**args)
+    assert torch.equal(h, args["x"] + args["residual"])
+    assert not torch.equal(args["x"], args["residual"])
+    assert torch.equal(normed, native(h, args["weight"], args["eps"]))
+    assert context.bytes_moved(tiny(layout)) == 4 * (4 * 48 + 8)
+
+
+# On a GPU
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(37, 128), (33, 1536), (7, 5120), (5, 2240), (3, 20000), (2, 3, 4, 96)])
+def test_gpu_agrees_and_repeats(shape: tuple[int, ...]) -> None:
+    x, residual = torch.randn((2, *shape), device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(shape[-1], device="cuda", dtype=torch.bfloat16)
+    y = rmsnorm(x, weight, 1e-6)
+    oracle = native(x.double(), weight.double(), 1e-6)
+    assert ((y - oracle).abs() <= 2**-8 * oracle.abs() + 1e-6).all()
+    normed, h = residual_rmsnorm(x, weight, 1e-6, residual)
+    assert torch.equal(h, x + residual)
+    assert torch.equal(normed, rmsnorm(h, weight, 1e-6))
+    assert torch.equal(rmsnorm(x, weight, 1e-6), y)
+
+
+@pytest.mark.gpu
+def test_gpu_beyond_int32() -> None:
+    x = torch.randn((524_416, 4096), device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(4096, device="cuda", dtype=torch.bfloat16)
+    torch.testing.assert_close(rmsnorm(x, weight, 1e-6)[-9:], native(x[-9:], weight, 1e-6), rtol=2**-7, atol=0)
