@@ -69,9 +69,10 @@ def _collect(processes: Sequence[subprocess.Popen[bytes]]) -> BuildTimes:
         for process in processes:
             process.kill()
             assert process.stdout is not None
-            for line in process.stdout.read().splitlines():
-                if line.startswith(b"{"):
-                    times |= _times.validate_json(line)
+            with process.stdout as said:
+                for line in said.read().splitlines():
+                    if line.startswith(b"{"):
+                        times |= _times.validate_json(line)
             process.wait()
     return times
 
