@@ -140,8 +140,8 @@ def make_plan(geometry: Geometry, sm_count: int) -> Plan:
 def plan_two_pass(geometry: Geometry, sm_count: int) -> Plan:
     """Statistics in one wave of programs, two per SM; an apply pass of many small programs.
 
-    On an H200 a second, partly filled wave of statistics programs cost 8 % of the whole at 1x128x20x256x256; apply
-    tiles of 2048 elements beat 4096 and 8192 by 2 % and 4 % there, and 8 MB and less wanted half-sized programs.
+    On an H200 a second, partly filled wave of statistics programs cost 9 % of the whole at 1x128x20x256x256; apply
+    tiles of 2048 elements beat 4096 and 8192 by 2 % and 5 % there, and 8 MB and less wanted half-sized programs.
     """
     groups = geometry.sizes[0] * geometry.groups
     small = geometry.group_elements * groups * geometry.itemsize <= SMALL_BYTES
