@@ -179,6 +179,9 @@ def bench(
             failures += outcome.failures
             for problem in outcome.problems:
                 err.print(f"[yellow]problem[/] {escape(problem)}", highlight=False)
+    except KeyboardInterrupt:
+        err.print("interrupted: what was measured is in results/; the same command goes on from there")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
     finally:
         # Also after Ctrl-C: what is stored is decided and printed.
         verdicts = _verdicts()
@@ -253,6 +256,3 @@ def main() -> None:
     except UnfitError as error:
         err.print(f"[red]unfit[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         sys.exit(ExitCode.UNFIT)
-    except KeyboardInterrupt:
-        err.print("interrupted: what was measured is in results/; the same command goes on from there")
-        sys.exit(ExitCode.INTERRUPTED)

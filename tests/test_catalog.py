@@ -1,0 +1,212 @@
+"""What the catalog finds, and the sentence it says about everything that is wrong."""
+
+import importlib.metadata
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from harness import catalog
+from harness.errors import UserError
+from harness.op import Candidate
+from tests.evil import hidden_work
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def extra(tmp_path: Path) -> Path:
+    """A file of somebody's own candidates."""
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from torch import Tensor\n"
+        "from harness.op import INHOUSE, candidate\n"
+        "from harness.schema.vocabulary import Contract, Kind\n\n\n"
+        '@candidate(op="rmsnorm", kind=Kind.REWRITE, provider=INHOUSE, kernels=(), contract=Contract.TOLERANCE)\n'
+        "def mine(x: Tensor, weight: Tensor, eps: float) -> Tensor:\n"
+        "    return x\n"
+    )
+    return path
+
+
+def load(*extra: str) -> catalog.Entry:
+    return catalog.load("rmsnorm", ROOT, extra)
+
+
+def ids(entry: catalog.Entry) -> list[str]:
+    return [candidate.id for candidate in entry.candidates]
+
+
+def test_ops_are_the_folders_with_an_op_file(tmp_path: Path) -> None:
+    assert {"groupnorm_silu", "rmsnorm"} <= set(catalog.op_ids(ROOT))
+    assert not any(op.startswith("_") for op in catalog.op_ids(ROOT))
+    assert catalog.op_ids(tmp_path) == ()
+
+
+def test_candidates_come_sorted_with_their_sources() -> None:
+    entry = load()
+    assert ids(entry) == sorted(ids(entry))
+    assert "inhouse.triton_rmsnorm" in ids(entry)
+    assert set(entry.sources) == set(ids(entry))
+    assert all(len(sha256) == 64 for sha256 in entry.sources.values())
+    assert entry.op.id == "rmsnorm"
+    assert entry.problems == ()
+
+
+def test_missing_op_names_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no op 'rmsnrom'; choose one of .*groupnorm_silu.*rmsnorm"):
+        catalog.load("rmsnrom", ROOT)
+    with pytest.raises(UserError, match="none: candidates/ is empty"):
+        catalog.load("rmsnorm", tmp_path)
+
+
+def test_extra_file_and_extra_module(extra: Path) -> None:
+    assert "inhouse.mine" in ids(load(str(extra)))
+    assert hidden_work.fine.id in ids(load("tests.evil.hidden_work"))
+
+
+def test_extra_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--candidates .*nowhere\.py: no such file\."):
+        load(str(tmp_path / "nowhere.py"))
+    with pytest.raises(UserError, match="--candidates no_such_module does not import: ModuleNotFoundError"):
+        load("no_such_module")
+
+
+@pytest.mark.parametrize(
+    ("body", "error"), [("1 / 0", "ZeroDivisionError: division by zero"), ("import sys; sys.exit(0)", "SystemExit: 0")]
+)
+def test_extra_that_does_not_import(tmp_path: Path, body: str, error: str) -> None:
+    path = tmp_path / f"broken{len(body)}.py"
+    path.write_text(body)
+    with pytest.raises(UserError, match=f"does not import: {error}"):
+        load(str(path))
+
+
+def test_one_name_for_two_candidates_is_a_problem(extra: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    other.write_text(extra.read_text())
+    entry = load(str(extra), str(other))
+    assert ids(entry).count("inhouse.mine") == 1
+    (problem,) = entry.problems
+    assert problem == f"{other}: candidate inhouse.mine is already defined in {extra}; give it another name."
+
+
+def test_one_name_alone_and_in_a_context_is_a_problem(extra: Path) -> None:
+    text = extra.read_text()
+    again = (
+        text[text.index("@candidate") :]
+        .replace("def mine", "def second")
+        .replace("provider", 'context="residual_add", name="mine", provider')
+    )
+    extra.write_text(f"{text}\n\n{again}")
+    (problem,) = load(str(extra)).problems
+    assert problem.startswith("candidates/rmsnorm: inhouse.mine names two candidates, one alone and one in a context")
+
+
+def test_unknown_context_is_a_problem(extra: Path) -> None:
+    extra.write_text(extra.read_text().replace("provider", 'context="residual_sub", provider'))
+    assert load(str(extra)).problems == (
+        f"{extra}: inhouse.mine is for context 'residual_sub'; op rmsnorm has residual_add.",
+    )
+
+
+def test_a_module_that_does_not_import_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = catalog.importlib.import_module
+
+    def failing(name: str) -> ModuleType:
+        if name == "candidates.rmsnorm.sglang":
+            raise ImportError("libcuda.so.1: cannot open shared object file")
+        return real(name)
+
+    monkeypatch.setattr(catalog.importlib, "import_module", failing)
+    entry = load()
+    assert "inhouse.triton_rmsnorm" in ids(entry)
+    assert not any(name.startswith("sglang.") for name in ids(entry))
+    assert entry.problems == (
+        "candidates.rmsnorm.sglang does not import: ImportError: libcuda.so.1: cannot open shared object file.",
+    )
+
+
+def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op_py: str) -> Path:
+    """A project whose package is called otherwise, so that the real one stays loaded."""
+    folder = tmp_path / "toys" / "toy"
+    folder.mkdir(parents=True)
+    (tmp_path / "toys" / "__init__.py").touch()
+    (folder / "__init__.py").touch()
+    (folder / "op.py").write_text(op_py)
+    monkeypatch.setattr(catalog, "PACKAGE", "toys")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "toys"]:
+        monkeypatch.delitem(sys.modules, name)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("op_py", "sentence"),
+    [
+        ("raise RuntimeError('no')", "toys/toy/op.py does not import: RuntimeError: no."),
+        ("OP = 3", "toys/toy/op.py defines no `OP`; add `OP = Op(id='toy', ...)`."),
+        (
+            "from candidates.rmsnorm.op import OP",
+            "toys/toy/op.py: its OP says id='rmsnorm'; the id and the folder's name must agree.",
+        ),
+    ],
+)
+def test_op_file_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op_py: str, sentence: str) -> None:
+    root = _project(tmp_path, monkeypatch, op_py)
+    with pytest.raises(UserError) as raised:
+        catalog.load("toy", root)
+    assert str(raised.value) == sentence
+
+
+def test_packages_of_others_bring_candidates_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    def entry_point(name: str, value: str) -> importlib.metadata.EntryPoint:
+        return importlib.metadata.EntryPoint(name, value, catalog.ENTRY_POINT_GROUP)
+
+    points = [
+        entry_point("theirs", "tests.evil.hidden_work"),
+        entry_point("broken", "no_such_module"),
+        entry_point("function", "os:getcwd"),
+    ]
+    monkeypatch.setattr(catalog.importlib.metadata, "entry_points", lambda group: points)
+    entry = load()
+    assert hidden_work.never_launches.id in ids(entry)
+    assert entry.problems == (
+        "entry point broken (no_such_module): ModuleNotFoundError: No module named 'no_such_module'.",
+        "entry point function (os:getcwd) must name a module.",
+    )
+
+
+@pytest.mark.defence("candidate_sources")
+def test_source_hash_follows_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel's launcher is a file of its own: a change there must make the evidence stale."""
+    package = tmp_path / "candidates" / "toy"
+    package.mkdir(parents=True)
+    (package / "kernels.py").write_text("SIZE = 1\n")
+    (package / "launch.py").write_text("from candidates.toy.kernels import SIZE\n")
+    (package / "mine.py").write_text("from candidates.toy import launch\n")
+    (package / "other.py").write_text("x = 1\n")
+
+    def sha256(name: str) -> str:
+        module = ModuleType(name)
+        module.__file__ = str(package / f"{name}.py")
+        return catalog._source_sha256(module, tmp_path)
+
+    before = {name: sha256(name) for name in ("mine", "other")}
+    (package / "kernels.py").write_text("SIZE = 2\n")
+    assert sha256("mine") != before["mine"]
+    assert sha256("other") == before["other"]
+
+
+def test_declarations_that_cannot_be_right() -> None:
+    from harness.op import INHOUSE, candidate
+    from harness.schema.vocabulary import Contract, Kind
+
+    with pytest.raises(ValueError, match="must name the kernels it launches"):
+        candidate(op="rmsnorm", kind=Kind.TRITON, provider=INHOUSE, kernels=(), contract=Contract.TOLERANCE)
+    with pytest.raises(ValueError, match="must be among mutates"):
+        candidate(
+            op="rmsnorm", kind=Kind.REWRITE, provider=INHOUSE, kernels=(), contract=Contract.TOLERANCE, returns=("x",)
+        )
+    assert isinstance(hidden_work.fine, Candidate)

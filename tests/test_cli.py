@@ -1,0 +1,283 @@
+"""The command line as a person meets it: verbs, exit codes, resuming, interrupting. All in processes of their own.
+
+A project of one toy op in a temporary folder; compilers are spared and the probe is quiet in the processes started.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.errors import ExitCode
+from harness.store import Store
+
+ROOT = Path(__file__).parent.parent
+OP = '''"""y = x * w."""
+import torch
+from torch import Tensor
+from harness.op import Op
+
+
+def native(x: Tensor, w: Tensor) -> Tensor:
+    return x * w
+
+
+OP = Op(
+    id="toy",
+    dims=(("T", "D"),),
+    params={},
+    native=native,
+    fake=lambda x, w: torch.empty(x.shape, dtype=x.dtype, device=x.device),
+    inputs=lambda case, draw: {"x": draw.activation("x", case.shape), "w": draw.weight("w", (case.dims["D"],))},
+    bytes_moved=lambda case: 2 * case.numel * case.dtype.bytes,
+)
+'''
+CANDIDATES = '''"""Two ways."""
+import ctypes
+import os
+from torch import Tensor
+from harness.op import INHOUSE, candidate
+from harness.schema.vocabulary import Contract, Kind
+
+
+@candidate(op="toy", kind=Kind.REWRITE, provider=INHOUSE, kernels=(), contract=Contract.TOLERANCE)
+def flipped(x: Tensor, w: Tensor) -> Tensor:
+    return w * x
+
+
+if os.environ.get("TOY_CRASHES"):
+
+    @candidate(op="toy", kind=Kind.TRITON, provider=INHOUSE, kernels=("k",), contract=Contract.TOLERANCE)
+    def crashing(x: Tensor, w: Tensor) -> Tensor:
+        raise RuntimeError("no kernel image")
+'''
+MANIFEST = """op: toy
+row: {title: Toy, type: Single, order: 1}
+tolerance: {atol: 1e-2, rtol: 1e-2}
+deciding_models: [toy-model]
+cases:
+"""
+CASE = """  - id: {id}
+    model: toy-model
+    step: a step of the toy
+    calls: 1
+    dims: {{T: {rows}, D: 16384}}
+    dtype: bfloat16
+    confidence: quoted
+    source: made up for a test of the harness
+    rehearsal: {{T: {rows}, D: 16384}}
+"""
+ENVIRONMENT = {
+    "PYTHONPATH": f"{ROOT / 'tests/worker_site'}{os.pathsep}{ROOT}",
+    "HARNESS_TEST_QUIET": "1",
+    "HARNESS_TEST_NO_INDUCTOR": "1",
+    "COLUMNS": "200",
+}
+
+
+def project(folder: Path, cases: int = 2) -> Path:
+    """A project with one op, a candidate and so many cases."""
+    (folder / "shapes").mkdir(parents=True)
+    text = MANIFEST + "".join(CASE.format(id=f"t{rows}", rows=rows) for rows in range(8, 8 + cases))
+    (folder / "shapes" / "toy.yaml").write_text(text)
+    package = folder / "candidates" / "toy"
+    package.mkdir(parents=True)
+    (folder / "candidates" / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    (package / "op.py").write_text(OP)
+    (package / "mine.py").write_text(CANDIDATES)
+    shutil.copy(ROOT / "constraints-gpu.txt", folder)
+    return folder
+
+
+def harness(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line there."""
+    return subprocess.run(
+        [sys.executable, "-m", "harness", *arguments],
+        cwd=folder,
+        env={**os.environ, **ENVIRONMENT, **more},
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
+def lines(folder: Path) -> list[str]:
+    """Case ids in the store, in order."""
+    return [stored.measurement.case.id for stored in Store(folder / "results").load()]
+
+
+# -- without measuring -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.defence("help_without_torch")
+def test_help_imports_no_torch_and_names_the_verbs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "harness", "--help"], capture_output=True, text=True, cwd=ROOT,
+        env={**os.environ, **ENVIRONMENT},
+    )  # fmt: skip
+    assert done.returncode == ExitCode.DONE
+    for verb in ("list", "check", "schema", "bench", "decide", "matrix", "verify", "doctor"):
+        assert f" {verb} " in done.stdout
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "typer" in imported
+    assert not imported & {"torch", "triton", "numpy", "scipy", "pandas", "matplotlib"}
+    assert "130" in done.stdout or "interrupted" in done.stdout
+
+
+@pytest.mark.parametrize("verb", ["verify", "matrix", "decide"])
+def test_deciding_and_reporting_import_no_torch(tmp_path: Path, verb: str) -> None:
+    project(tmp_path)
+    (tmp_path / "no_torch").mkdir()
+    (tmp_path / "no_torch" / "torch.py").write_text("raise ImportError('a machine without torch')\n")
+    path = f"{tmp_path / 'no_torch'}{os.pathsep}{ROOT}"
+    done = harness(tmp_path, "decide", PYTHONPATH=path)
+    assert done.returncode == ExitCode.DONE, done.stderr
+    done = harness(tmp_path, verb, PYTHONPATH=path)
+    assert done.returncode == ExitCode.DONE, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("bench", "tyo"), ExitCode.BAD_INPUT, "there is no manifest shapes/tyo.yaml; the ops with one are toy."),
+        (("bench",), ExitCode.BAD_INPUT, "Missing argument"),
+        (("bench", "toy", "--seconds", "0"), ExitCode.BAD_INPUT, "0.05"),
+        (("bench", "toy", "--case", "x*"), ExitCode.BAD_INPUT, "--case 'x*' matches no case of toy; there are t8, t9"),
+        (("bench", "toy", "--context", "c"), ExitCode.BAD_INPUT, "--context 'c' is in no case of toy; there are none"),
+        (("bench", "toy", "--candidates", "no_such"), ExitCode.BAD_INPUT, "--candidates no_such does not import"),
+        (("list", "tyo"), ExitCode.BAD_INPUT, "there is no op 'tyo'; choose one of toy."),
+        (("frobnicate",), ExitCode.BAD_INPUT, "No such command"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_runs_nothing(
+    tmp_path: Path, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    project(tmp_path)
+    done = harness(tmp_path, *arguments)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU here")
+def test_cuda_where_there_is_none(tmp_path: Path) -> None:
+    done = harness(project(tmp_path), "bench", "toy", "--device", "cuda")
+    assert done.returncode == ExitCode.BAD_INPUT
+    assert "--device cuda: torch sees no NVIDIA GPU here; use --device cpu" in done.stderr
+
+
+def test_check_says_what_is_wrong_with_file_and_line(tmp_path: Path) -> None:
+    project(tmp_path)
+    assert harness(tmp_path, "check").returncode in (ExitCode.DONE, ExitCode.BAD_INPUT)
+    manifest = tmp_path / "shapes" / "toy.yaml"
+    manifest.write_text(manifest.read_text().replace("dims: {T: 8, D: 16384}", "dims: {R: 8, D: 16384}", 1))
+    done = harness(tmp_path, "check")
+    assert done.returncode == ExitCode.BAD_INPUT
+    assert "toy.yaml:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_schema_is_json() -> None:
+    done = harness(ROOT, "schema")
+    assert done.returncode == ExitCode.DONE
+    assert json.loads(done.stdout)["title"] == "Manifest"
+
+
+def test_cases_and_context_that_never_meet_select_nothing(tmp_path: Path) -> None:
+    project(tmp_path)
+    op = tmp_path / "candidates/toy/op.py"
+    op.write_text(
+        op.read_text()
+        .replace("from harness.op import Op", "from harness.op import Context, Op")
+        .replace("    bytes_moved", '    contexts=(Context("c", "x * w", None, None, None),),\n    bytes_moved')
+    )
+    manifest = tmp_path / "shapes/toy.yaml"
+    manifest.write_text(manifest.read_text() + "    contexts: [c]\n")
+    done = harness(tmp_path, "bench", "toy", "--case", "t8", "--context", "c")
+    assert done.returncode == ExitCode.NOTHING_SELECTED, done.stderr
+    assert "nothing selected" in done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.defence("resume")
+@pytest.mark.timeout(280)
+def test_measure_then_resume_then_start_over(tmp_path: Path) -> None:
+    project(tmp_path)
+    first = harness(tmp_path, "bench", "toy", "--device", "cpu", "--seconds", "0.05")
+    assert first.returncode == ExitCode.DONE, first.stderr
+    assert "toy: 2 comparisons to measure" in first.stderr
+    assert lines(tmp_path) == ["t8", "t9"]
+    measurement = Store(tmp_path / "results").load()[0].measurement
+    arm = measurement.arm("inhouse.flipped")
+    assert arm is not None
+    assert len(arm.samples_us) == len(measurement.orders) >= 8
+    assert "flipped" in first.stdout
+    reports = {path.name for path in (tmp_path / "reports").iterdir()}
+    assert {"matrix.md", "verdicts.json", "rehearsal.md"} <= reports
+    assert harness(tmp_path, "verify").returncode == ExitCode.DONE
+
+    again = harness(tmp_path, "bench", "toy", "--device", "cpu", "--seconds", "0.05")
+    assert again.returncode == ExitCode.DONE, again.stderr
+    assert "toy: 0 comparisons to measure, 2 already in results/" in again.stderr
+    assert lines(tmp_path) == ["t8", "t9"]
+
+    source = tmp_path / "candidates/toy/mine.py"
+    source.write_text(source.read_text().replace("return w * x", "return (w * x) * 1"))
+    changed = harness(tmp_path, "bench", "toy", "--device", "cpu", "--seconds", "0.05", "--case", "t8")
+    assert changed.returncode == ExitCode.DONE, changed.stderr
+    assert lines(tmp_path) == ["t8", "t9", "t8"], "a candidate that changed is measured again"
+
+    fresh = harness(tmp_path, "bench", "toy", "--device", "cpu", "--seconds", "0.05", "--case", "t9", "--fresh")
+    assert fresh.returncode == ExitCode.DONE, fresh.stderr
+    assert lines(tmp_path) == ["t8", "t9", "t8", "t9"]
+
+
+@pytest.mark.timeout(200)
+def test_rows_that_break_are_told_and_the_rest_is_kept(tmp_path: Path) -> None:
+    project(tmp_path, cases=1)
+    done = harness(tmp_path, "bench", "toy", "--device", "cpu", "--seconds", "0.05", TOY_CRASHES="1")
+    assert done.returncode == ExitCode.SOME_FAILED, done.stderr
+    assert "failed toy/t8: inhouse.crashing: CRASHED: in build: RuntimeError: no kernel image" in done.stderr
+    (stored,) = Store(tmp_path / "results").load()
+    assert "inhouse.flipped" in stored.measurement.timed_arms
+
+
+@pytest.mark.timeout(280)
+def test_interrupt_keeps_what_is_measured_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    project(tmp_path, cases=3)
+    arguments = [sys.executable, "-m", "harness", "bench", "toy", "--device", "cpu", "--seconds", "0.5"]
+    process = subprocess.Popen(
+        arguments, cwd=tmp_path, env={**os.environ, **ENVIRONMENT}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    limit = time.monotonic() + 150
+    while not (tmp_path / "results").exists() or not lines(tmp_path):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < limit
+        time.sleep(0.05)
+    second_run = harness(tmp_path, "bench", "toy", "--device", "cpu", "--seconds", "0.5")
+    if process.poll() is None:
+        assert second_run.returncode == ExitCode.UNFIT
+        assert "another run of this harness holds the device" in second_run.stderr
+        process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    kept = lines(tmp_path)
+    if process.returncode == ExitCode.INTERRUPTED:
+        assert "interrupted: what was measured is in results/" in err
+        assert (tmp_path / "reports" / "matrix.md").exists()
+    assert "Traceback" not in err
+    done = harness(tmp_path, "bench", "toy", "--device", "cpu", "--seconds", "0.5")
+    assert done.returncode == ExitCode.DONE, done.stderr
+    assert f"{3 - len(kept)} comparisons to measure" in done.stderr
+    assert sorted(lines(tmp_path)) == ["t10", "t8", "t9"]

@@ -1,0 +1,78 @@
+"""What is selected, what is measured again, and what counts as a failure."""
+
+import pytest
+
+from harness.errors import UserError
+from harness.microbench import Outcome, Selection, tasks_of
+from harness.schema.case import Case
+from harness.schema.vocabulary import ArmStatus, RunStatus
+from tests.builders import Arm, case, manifest, measurement
+
+BIG = {"N": 1, "C": 512, "T": 5, "H": 32, "W": 32}
+WIDE = {"N": 1, "C": 256, "T": 5, "H": 64, "W": 64}
+
+
+def one(case_id: str, dims: dict[str, int], *, model: str = "hunyuan-vae", contexts: tuple[str, ...] = ()) -> Case:
+    return case(case_id, model=model, dims=dims, contexts=contexts)
+
+
+CASES = manifest(
+    one("vae-mid", BIG, contexts=("conv",)),
+    one("vae-up", WIDE),
+    one("other-mid", BIG, model="wan-vae", contexts=("conv", "add")),
+)
+
+
+def names(device_type: str, selection: Selection | None = None) -> list[str]:
+    return [task.name for task in tasks_of(CASES, device_type, selection or Selection())]
+
+
+def test_a_shape_that_two_models_share_is_measured_once() -> None:
+    assert names("cuda") == ["vae-mid", "vae-mid [conv]", "vae-up", "other-mid [add]"]
+
+
+def test_on_a_cpu_the_twins_are_measured_and_share_too() -> None:
+    tasks = tasks_of(CASES, "cpu", Selection())
+    assert [task.name for task in tasks] == ["vae-mid", "vae-mid [conv]", "other-mid [add]"]
+    assert all(task.case.shape == (1, 32, 1, 8, 8) for task in tasks)
+
+
+def test_globs_and_contexts_select() -> None:
+    assert names("cuda", Selection(cases=("vae-*",))) == ["vae-mid", "vae-mid [conv]", "vae-up"]
+    assert names("cuda", Selection(cases=("*up", "other*"))) == [
+        "vae-up", "other-mid", "other-mid [conv]", "other-mid [add]",
+    ]  # fmt: skip
+    assert names("cuda", Selection(context="add")) == ["other-mid [add]"]
+
+
+@pytest.mark.defence("empty_filter")
+def test_a_filter_that_matches_nothing_is_an_error() -> None:
+    with pytest.raises(
+        UserError, match=r"--case 'vea-\*' matches no case of groupnorm_silu; there are vae-mid, vae-up"
+    ):
+        names("cuda", Selection(cases=("vae-*", "vea-*")))
+    with pytest.raises(UserError, match="--context 'cnov' is in no case of groupnorm_silu; there are add, conv"):
+        names("cuda", Selection(context="cnov"))
+
+
+def test_filters_that_match_only_apart_select_nothing() -> None:
+    assert names("cuda", Selection(cases=("vae-up",), context="conv")) == []
+
+
+def test_failures_are_arms_that_broke_not_arms_that_were_refused() -> None:
+    arms = {
+        "inhouse.a": Arm(status=ArmStatus.GATE_FAILED, reason="wrong"),
+        "inhouse.b": Arm(status=ArmStatus.CRASHED, reason="in build: boom"),
+        "inhouse.c": Arm(status=ArmStatus.TIMED_OUT, reason="in gate: no sign of life"),
+        "inhouse.d": Arm(status=ArmStatus.OUT_OF_MEMORY, reason="in build: 2 GiB"),
+        "inhouse.e": Arm(status=ArmStatus.NOT_INSTALLED, reason="pip install e"),
+        "inhouse.f": Arm(status=ArmStatus.FELL_BACK, reason="declared kernel not seen"),
+    }
+    throttled = measurement({}, status=RunStatus.THROTTLED, reason="10 blocks void", context="conv")
+    outcome = Outcome([measurement(arms), throttled], kept=0, problems=())
+    assert outcome.failures == [
+        "groupnorm_silu/mid: inhouse.b: CRASHED: in build: boom",
+        "groupnorm_silu/mid: inhouse.c: TIMED_OUT: in gate: no sign of life",
+        "groupnorm_silu/mid: inhouse.d: OUT_OF_MEMORY: in build: 2 GiB",
+        "groupnorm_silu/mid [conv]: THROTTLED: 10 blocks void",
+    ]
