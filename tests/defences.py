@@ -78,10 +78,17 @@ def _forked(off: str | None, arguments: list[str]) -> tuple[dict[str, list[str]]
 
 
 def _load_what_forks_share() -> None:
-    """Import the slow things before the first fork; switches replace what is loaded under every name it has."""
+    """Import the slow things before the first fork; nothing of the harness, which a switch must be able to precede."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for module in ("torch._inductor.compile_fx", "hypothesis", "harness.isolate", "harness.measure.comparison"):
+        for module in (
+            "torch._inductor.compile_fx",
+            "torch.profiler",
+            "hypothesis",
+            "scipy.stats",
+            "pydantic",
+            "typer",
+        ):
             importlib.import_module(module)
 
 

@@ -1,21 +1,25 @@
 """How to switch off each defence of the harness, one at a time; only `python -m tests.defences` does.
 
-A test that is marked `defence(name)` must fail once `OFF[name]` has run. Switches replace functions and constants from
-outside: the harness itself knows nothing of them. Each imports what it replaces, so that nothing else is loaded.
+A test that is marked `defence(name)` must fail once `switch_off(name)` has run. Switches replace functions, constants,
+or a line of a module as it is imported (`tests.edits`), all from outside: the harness itself knows nothing of them.
 """
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+from tests import edits
 
 OFF_VARIABLE = "HARNESS_TEST_OFF"
 """Environment variable with the name of the defence that is off; workers that tests start inherit it."""
 
-OFF: dict[str, Callable[[], None]] = {}
+OFF: dict[str, Callable[[], None]] = {name: partial(edits.apply, changes) for name, changes in edits.EDITS.items()}
+"""By name, what switches the defence off in the process that calls it, for good; call it before anything else."""
 
 
 def switch_off(name: str) -> None:
-    """Switch one defence off in this process, for good. Raises KeyError for a name without a switch."""
+    """Switch one defence off in this process. Raises KeyError for a name without a switch."""
     OFF[name]()
 
 
@@ -78,8 +82,6 @@ def _() -> None:
 @_off("accuracy_oracle_branch")
 def _() -> None:
     """Only allclose against native counts: what is nearer to the truth than native fails."""
-    import torch
-
     from harness.measure.accuracy import Comparison
 
     add = Comparison.add
@@ -88,7 +90,6 @@ def _() -> None:
         add(self, candidate, native, oracle, **more)
         self.rule_failures = self.literal_failures
 
-    del torch
     Comparison.add = literal  # type: ignore[method-assign]
 
 
@@ -135,7 +136,6 @@ def _() -> None:
 @_off("gate_scratch")
 def _() -> None:
     """What an in-place kernel does while it tunes itself is judged: no first call on scratch."""
-    from harness.measure.arms import Arm
     from harness.measure.comparison import _Run
     from harness.measure.gate import ArmGate
 
@@ -143,7 +143,6 @@ def _() -> None:
         state.gate = ArmGate(self.gate, state.arm)
 
     _Run._build = without_a_first_call  # type: ignore[method-assign]
-    del Arm
 
 
 @_off("gate_whole_storage")

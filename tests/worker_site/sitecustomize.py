@@ -8,6 +8,11 @@ import sys
 
 _worker = "harness.worker" in sys.orig_argv
 
+if _name := os.environ.get("HARNESS_TEST_OFF"):
+    from tests.switches import switch_off
+
+    switch_off(_name)
+
 if os.environ.get("HARNESS_TEST_QUIET"):
     # Others keep this machine busy while tests run; whether blocks are void for that is tested with stub probes.
     from harness.measure import telemetry
@@ -35,8 +40,3 @@ if _worker and (_limit_s := os.environ.get("HARNESS_TEST_LIMIT_S")):
 
     for _phase in Phase:
         _phase.limit_s = float(_limit_s)
-
-if _name := os.environ.get("HARNESS_TEST_OFF"):
-    from tests.switches import switch_off
-
-    switch_off(_name)

@@ -1,0 +1,127 @@
+"""Defences that are a line of the harness: switched off by importing the module with that line changed.
+
+`EDITS[name]` lists (module, the text as it stands, the text that takes its place). The files stay as they are; a text
+that is not found exactly once is an error, so that a switch never goes stale in silence.
+"""
+
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import CodeType, ModuleType
+
+Edit = tuple[str, str, str]
+
+EDITS: dict[str, tuple[Edit, ...]] = {
+    # -- the worker, the clock, the catalog
+    "blame": (("harness.isolate", "guilty = self._culprits(task, death)", "guilty = {}"),),
+    "time_limit": (
+        (
+            "harness.isolate",
+            "not selector.select(left):\n                    return None",
+            "not selector.select(left):\n                    raise AssertionError('would wait for ever')",
+        ),
+    ),
+    "device_lock": (("harness.isolate", "lock.acquire(timeout=0)", "pass"),),
+    "foreign_process": (("harness.isolate", "if watcher.processes > 1:", "if False:"),),
+    "certified_baseline": (
+        ("harness.measure.arms", "if arm.counter is None or arm.counter.graphs == 1:", "if True:"),
+    ),
+    "noop_control": (("harness.measure.controls", '"" if noop_us <= limit else', '"" if True else'),),
+    "watcher_void": (
+        (
+            "harness.measure.telemetry",
+            "for poll in self._span(start_s, stop_s):\n            for bit",
+            "for poll in ():\n            for bit",
+        ),
+    ),
+    "reversed_blocks": (("harness.measure.sampler", "(*order, *reversed(order))", "(*order, *order)"),),
+    "random_orders": (("harness.stats.orders", "rng.permutation(arms)", "range(arms)"),),
+    "candidate_sources": (("harness.catalog", "pending += [path for name", "_ = [path for name"),),
+    "empty_filter": (
+        (
+            "harness.microbench",
+            "if not any(fnmatch.fnmatchcase(case.id, pattern) for case in manifest.cases):",
+            "if False:",
+        ),
+        ("harness.microbench", "selection.context not in contexts:", "False:"),
+    ),
+    "resume": (("harness.microbench", "if fresh or not _stored(", "if True or not _stored("),),
+    "device_key": (
+        ("harness.measure.environment", "round(info.memory_bytes / 2**30)", "round(info.memory_bytes / 2**20)"),
+        ("harness.measure.environment", 'driver.split(".")[0]', "driver"),
+    ),
+    "help_without_torch": (("harness.cli", "import json\n", "import json\nimport torch\n"),),
+    # -- statistics
+    "stats_p_loss": (("harness.stats.rule", " & (n >= settings.p_loss)", ""),),
+    "stats_p_win": (("harness.stats.rule", " & (n >= P_WIN)", ""),),
+    "stats_q_guard": (("harness.stats.rule", " & (q_p_value >= Q_GUARD)", ""),),
+    "stats_simulated_error_rates": (
+        ("harness.stats.rule", "(settings.tau0_log_pct**2 + stabilised)", "stabilised"),
+        ("harness.stats.rule", "np.sqrt((NU0 + q) / df / information)", "np.sqrt(1 / information)"),
+    ),
+    "stats_look_levels": (
+        ("harness.stats.levels", "levels[first_look:] = [row[column] for row in _NOMINAL[first_look]]", "pass"),
+    ),
+    "stats_session_gate": (("harness.stats.aa", "if abs(x_log_pct) > limit:", "if False:"),),
+    "stats_rolling_gate": (
+        (
+            "harness.stats.aa",
+            "if -tolerance_log_pct < interval.lower and interval.upper < tolerance_log_pct:",
+            "if abs(interval.estimate) < tolerance_log_pct:",
+        ),
+    ),
+    "stats_call_weights": (("harness.stats.combine", "case.baseline_us * case.calls for case", "1.0 for case"),),
+    "stats_holm": (("harness.stats.combine", "level / (len(p_values) - rank)", "level"),),
+    "stats_se_of_interval": (
+        ("harness.stats.estimators", "np.sqrt((n - 1) / (kept * (kept - 1)))", "np.sqrt(1 / n)"),
+    ),
+    "stats_whole_processes": (
+        ("harness.stats.traces", "hodges_lehmann(d[:, :value])[drawn", "hodges_lehmann(d[:, -value:])[drawn"),
+    ),
+}  # fmt: skip
+
+
+class _EditedLoader(importlib.machinery.SourceFileLoader):
+    """Compiles a module from its source with texts replaced; never from or to a bytecode cache."""
+
+    def __init__(self, name: str, path: str, edits: Sequence[Edit]) -> None:
+        super().__init__(name, path)
+        self._edits = edits
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The edited code."""
+        source = Path(self.path).read_text(encoding="utf-8")
+        for _, old, new in self._edits:
+            count = source.count(old)
+            if count != 1:
+                raise AssertionError(f"{fullname} holds {old!r} {count} times: the switch in tests/edits.py is stale")
+            source = source.replace(old, new)
+        code = compile(source, self.path, "exec")
+        assert isinstance(code, CodeType)
+        return code
+
+
+class _EditedFinder(importlib.machinery.PathFinder):
+    """Finds the edited modules before anyone else does."""
+
+    edits: Sequence[Edit] = ()
+
+    @classmethod
+    def find_spec(
+        cls, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The usual spec with another loader, for the modules that are edited."""
+        mine = [edit for edit in cls.edits if edit[0] == fullname]
+        spec = super().find_spec(fullname, path, target) if mine else None
+        if spec is not None and spec.origin is not None:
+            spec.loader = _EditedLoader(fullname, spec.origin, mine)
+        return spec
+
+
+def apply(edits: Sequence[Edit]) -> None:
+    """Have the modules imported with their edits from now on; none may be loaded yet."""
+    loaded = [module for module, _, _ in edits if module in sys.modules]
+    assert not loaded, f"{loaded} loaded before the switch"
+    _EditedFinder.edits = edits
+    sys.meta_path.insert(0, _EditedFinder)
