@@ -84,7 +84,6 @@ def _load_what_forks_share() -> None:
         for module in (
             "torch._inductor.compile_fx",
             "torch.profiler",
-            "hypothesis",
             "scipy.stats",
             "pydantic",
             "typer",
