@@ -182,6 +182,13 @@ class Candidate:
         """`provider.name`, as in reports and on the command line."""
         return f"{self.provider.id}.{self.name}"
 
+    def declines(self, case: Case, device: Device) -> str | None:
+        """Why its guard rules the case out, or None. A guard that raises rules it out too, and says so."""
+        try:
+            return self.guard(case, device)
+        except Exception as error:
+            return f"its guard raises {type(error).__name__}: {error}"
+
     def __call__(self, **args: Any) -> Any:
         """Call `run` directly: for tests and for use outside the harness."""
         return self.run(**args)

@@ -160,13 +160,13 @@ def plan_two_pass(geometry: Geometry, sm_count: int) -> Plan:
 
 
 def plan_rows(geometry: Geometry, sm_count: int) -> Plan:
-    """Blocks of 128 channels (256-byte runs of memory); statistics in one wave of programs, two per SM."""
+    """Blocks of 128 channels (256-byte runs of memory); statistics in one wave of programs, one per SM."""
     group_columns = next_power_of_two(geometry.group_channels)
     columns = max(group_columns, min(128, next_power_of_two(geometry.groups * group_columns)))
     blocks = ceil_div(geometry.groups, columns // group_columns)
     images = geometry.sizes[0]
     block, apply_block = max(4096, columns), max(2048, columns)
-    chunk, chunks = _split(geometry.spatial, max(2 * sm_count // (blocks * images), 1), block // columns)
+    chunk, chunks = _split(geometry.spatial, max(sm_count // (blocks * images), 1), block // columns)
     return Plan(
         Path.ROWS,
         warps=16,

@@ -19,7 +19,7 @@ _CHUNKED_FROM = 1 << 18
 
 
 def _group_elements(case: Case) -> int:
-    return case.numel // (case.dims["N"] * int(case.params["groups"]))
+    return case.numel // max(case.dims["N"] * int(case.params["groups"]), 1)
 
 
 def _fits_grid(case: Case, device: Device) -> str | None:

@@ -1,1 +1,1 @@
-"""Stage 2, end to end: reads the store's ranking, wires leaders into real models. Not built yet; its words are in the vocabulary."""
+"""Stage 2, end to end: takes the leaders that the store ranks and wires them into real models. Not built yet."""

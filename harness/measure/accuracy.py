@@ -1,10 +1,11 @@
 """The gate's element rule and error figures: candidate against native and against a higher-precision oracle.
 
 An element passes if it is within `atol + rtol·|native|` of native, or if it is no farther from the oracle than native
-is, plus one ULP of the largest operand. Native itself rounds, so a kernel nearer to the truth must not fail; and since
-all-zero output passes allclose wherever |native| <= atol, the RMS error against the oracle must also stay within 1.5 x
-native's. On scaled or shifted inputs native is no yardstick: there the first branch is the same tolerance against the
-oracle, with atol in units of the oracle's RMS, so that it means the same at any scale.
+is, plus one ULP of the largest operand (the element itself, or the output's RMS: an element near zero is the
+difference of terms of that size, each rounded). Native itself rounds, so a kernel nearer to the truth must not fail;
+and since all-zero output passes allclose wherever |native| <= atol, the RMS error against the oracle must also stay
+within 1.5 x native's. On scaled or shifted inputs native is no yardstick: there the first branch is the same tolerance
+against the oracle, with atol in units of the oracle's RMS, so that it means the same at any scale.
 
 Comparisons run in chunks: no temporary is larger than some hundred MB.
 """
@@ -77,7 +78,7 @@ class Comparison:
         self._half_ulp_dtype_is_fp32 = dtype is torch.float32
         self.bit_exact = self.bit_exact and torch.equal(candidate, native)
         flat_c, flat_n, flat_o = candidate.reshape(-1), native.reshape(-1), oracle.reshape(-1)
-        scale = 1.0 if against_native else _rms_of(flat_o)
+        scale = _rms_of(flat_o)
         for start in range(0, flat_c.numel(), _CHUNK):
             span = slice(start, start + _CHUNK)
             self._add_chunk(flat_c[span], flat_n[span], flat_o[span], start, against_native, scale, extra_ulp)
@@ -100,7 +101,7 @@ class Comparison:
         to_native = (c - n).abs()
         error_c, error_n = (c - o).abs(), (n - o).abs()
         literal = to_native <= self.atol + self.rtol * n.abs()
-        grain = ulp(torch.maximum(torch.maximum(c.abs(), n.abs()), o.abs()), dtype)
+        grain = ulp(torch.maximum(torch.maximum(c.abs(), n.abs()), o.abs()).clamp_min(scale), dtype)
         passes = error_c <= error_n + (1 + extra_ulp) * grain
         passes |= literal if against_native else error_c <= self.atol * scale + self.rtol * o.abs()
         passes &= finite

@@ -177,7 +177,7 @@ def arms_of(op: Op, candidates: Iterable[Candidate], task: Task, device: Device)
             declined.append(Declined(candidate, ArmStatus.INELIGIBLE, "needs an NVIDIA GPU"))
         elif missing := candidate.provider.missing():
             declined.append(Declined(candidate, ArmStatus.NOT_INSTALLED, missing))
-        elif reason := candidate.guard(task.case, device):
+        elif reason := candidate.declines(task.case, device):
             declined.append(Declined(candidate, ArmStatus.INELIGIBLE, reason))
         else:
             arms.append(candidate_arm(candidate, op, context))

@@ -58,7 +58,7 @@ class ContractProbe:
         notes: list[str] = []
         args: Args | None = None
         if candidate.kind in (Kind.TRITON, Kind.CUDA):
-            if candidate.guard(case.rehearsed(), self.device) is None:
+            if candidate.declines(case.rehearsed(), self.device) is None:
                 args = arm.prepared(self._gate(case.rehearsed()).draw())
                 for check in (self._fake_agrees, self._operator_check):
                     if reason := check(candidate, arm, args):
@@ -68,7 +68,7 @@ class ContractProbe:
         declined: list[str] = []
         refused: list[str] = []
         for what, probe in _probe_cases(case):
-            if (why := candidate.guard(probe, self.device)) is not None:
+            if (why := candidate.declines(probe, self.device)) is not None:
                 declined.append(f"{what}: {why}")
                 continue
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -93,6 +94,7 @@ def touching(link: Link, state: ArmState, phase: Phase, device_type: str) -> Ite
         state.fail(ArmStatus.OUT_OF_MEMORY, f"in {phase.label}: {first_line(error)}")
         torch.cuda.empty_cache()
     except Exception as error:
+        traceback.print_exc()  # to the worker's log
         if sticky := recovered(device_type):
             raise DeviceLostError(state.arm.id, f"in {phase.label}: {sticky}") from error
         state.fail(ArmStatus.CRASHED, f"in {phase.label}: {type(error).__name__}: {first_line(error)}")
