@@ -12,11 +12,14 @@ import io
 import multiprocessing
 import os
 import sys
+import tempfile
 import warnings
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import monotonic
 
@@ -29,6 +32,10 @@ from tests.switches import OFF, OFF_VARIABLE
 TESTS = Path(__file__).parent
 Outcomes = dict[str, str]
 """Node id to `passed`, `failed` or `skipped`."""
+Found = tuple[dict[str, list[str]], Outcomes, str]
+"""Node ids by defence, outcomes, pytest's output."""
+Job = tuple[str | None, tuple[str, ...]]
+"""The defence to switch off, or None, and pytest's arguments."""
 
 
 @dataclass
@@ -38,8 +45,9 @@ class _Collected:
     by_defence: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     outcomes: Outcomes = field(default_factory=dict)
 
+    @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Keep only the tests that name a defence."""
+        """Keep only the tests that name a defence, once the slow ones are gone."""
         for item in items:
             for marker in item.iter_markers("defence"):
                 self.by_defence[marker.args[0]].append(item.nodeid)
@@ -51,30 +59,43 @@ class _Collected:
             self.outcomes[report.nodeid] = report.outcome
 
 
-def _pytest(off: str | None, arguments: list[str], results: Connection) -> None:
+def _pytest(off: str | None, arguments: Sequence[str], results: Connection) -> None:
     """Run pytest in this (forked) process and send what it found."""
     os.environ.pop(OFF_VARIABLE, None)
     if off is not None:
         os.environ[OFF_VARIABLE] = off
     found, output = _Collected(), io.StringIO()
-    with redirect_stdout(output), redirect_stderr(output):
-        pytest.main(["-q", "--show-capture=no", "-p", "no:cacheprovider", "-o", "timeout=120", *arguments], [found])
+    options = ["-q", "--show-capture=no", "-p", "no:cacheprovider", "-m", "not slow"]
+    with redirect_stdout(output), redirect_stderr(output), tempfile.TemporaryDirectory() as folder:
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        pytest.main([*options, *arguments], [found])
     results.send((dict(found.by_defence), found.outcomes, output.getvalue()))
 
 
-def _forked(off: str | None, arguments: list[str]) -> tuple[dict[str, list[str]], Outcomes, str]:
-    """pytest in a fork of this process: torch is imported once for all of them."""
+def _forked(jobs: Sequence[Job]) -> Iterator[tuple[Job, Found]]:
+    """pytest in forks of this process, so that torch is imported once; as many at a time as there are cores, up to 4.
+
+    Each has a temporary folder of its own, where the locks on devices lie: they do not wait for one another.
+    """
     context = multiprocessing.get_context("fork")
-    receiving, sending = context.Pipe(duplex=False)
-    process = context.Process(target=_pytest, args=(off, arguments, sending))
-    process.start()
-    sending.close()
-    try:
-        found: tuple[dict[str, list[str]], Outcomes, str] = receiving.recv()
-    except EOFError:
-        found = ({}, {}, "the process died")
-    process.join()
-    return found
+    waiting, running = list(jobs), dict[Connection, tuple[Job, BaseProcess]]()
+    while waiting or running:
+        while waiting and len(running) < min(os.cpu_count() or 1, 4):
+            job = waiting.pop(0)
+            receiving, sending = context.Pipe(duplex=False)
+            process = context.Process(target=_pytest, args=(*job, sending))
+            process.start()
+            sending.close()
+            running[receiving] = (job, process)
+        for ready in wait(list(running)):
+            assert isinstance(ready, Connection)
+            job, process = running.pop(ready)
+            try:
+                found: Found = ready.recv()
+            except EOFError:
+                found = ({}, {}, "the process died")
+            process.join()
+            yield job, found
 
 
 def _load_what_forks_share() -> None:
@@ -95,7 +116,7 @@ def _function(node: str) -> str:
     return node.partition("[")[0]
 
 
-def _stayed_green(nodes: list[str], outcomes: Outcomes) -> list[str]:
+def _stayed_green(nodes: Sequence[str], outcomes: Outcomes) -> list[str]:
     """Test functions none of whose cases failed; one that did not run at all counts as green."""
     red = {_function(node) for node in nodes if outcomes.get(node) == "failed"}
     skipped = {_function(node) for node in nodes if outcomes.get(node) == "skipped"}
@@ -107,49 +128,58 @@ def main(names: list[str]) -> int:
     console = Console()
     _load_what_forks_share()
     start = monotonic()
-    by_defence, _, output = _forked(None, ["--collect-only", str(TESTS)])
+    ((_, (by_defence, _, output)),) = _forked([(None, ("--collect-only", str(TESTS)))])
     wanted = names or sorted({*by_defence, *OFF})
     if unknown := [name for name in wanted if name not in OFF and name not in by_defence]:
         console.print(f"[red]there is no defence {', '.join(unknown)}[/]")
         return 1
     nodes = sorted({node for name in wanted for node in by_defence.get(name, [])})
     if not nodes:
-        console.print(output)
+        console.print(output, markup=False)
         return 1
     console.print(f"{len(wanted)} defences, {len(nodes)} tests; first with everything on", highlight=False)
-    _, on, output = _forked(None, nodes)
+    files = sorted({node.partition("::")[0] for node in nodes})
+    shards: list[Job] = [(None, tuple(node for node in nodes if node.partition("::")[0] == file)) for file in files]
+    on: Outcomes = {}
+    for _, (_, outcomes, output) in _forked(shards):
+        on |= outcomes
+        if "failed" in outcomes.values():
+            console.print(output[-3000:], markup=False, highlight=False)
     if red := [node for node in nodes if on.get(node, "did not run") not in ("passed", "skipped")]:
-        console.print(output[-4000:], markup=False, highlight=False)
         console.print(f"[red]with every defence on these are not green[/]: {', '.join(red)}", highlight=False)
         return 1
+    verdicts = {name: _without_a_run(name, by_defence.get(name, []), on) for name in wanted}
+    jobs: list[Job] = [(name, tuple(by_defence[name])) for name, verdict in verdicts.items() if not verdict]
+    for (off, nodes_off), (_, outcomes, output) in _forked(jobs):
+        assert off is not None
+        verdicts[off] = _verdict(nodes_off, outcomes, output)
+        console.print(f"  {off}: {verdicts[off]}", highlight=False)
     table = Table(title="each defence switched off in turn", title_justify="left", title_style="bold")
-    for column in ("defence", "tests", "switched off", "s"):
+    for column in ("defence", "tests", "switched off"):
         table.add_column(column)
-    bad = 0
-    for name in wanted:
-        began = monotonic()
-        verdict = _verdict(name, by_defence.get(name, []), on)
-        bad += verdict.startswith("[red]")
-        table.add_row(name, str(len(by_defence.get(name, []))), verdict, f"{monotonic() - began:.0f}")
-        console.print(f"  {name}: {verdict}", highlight=False)
+    for name, verdict in verdicts.items():
+        table.add_row(name, str(len(by_defence.get(name, []))), verdict)
     console.print(table)
+    bad = sum(verdict.startswith("[red]") for verdict in verdicts.values())
     console.print(f"{len(wanted) - bad} of {len(wanted)} in {monotonic() - start:.0f} s", highlight=False)
     return 1 if bad else 0
 
 
-def _verdict(name: str, nodes: list[str], on: Outcomes) -> str:
+def _without_a_run(name: str, nodes: list[str], on: Outcomes) -> str:
+    """What can be said of a defence without switching it off, or ""."""
     if name not in OFF:
         return "[red]no switch in tests/switches.py[/]"
     if not nodes:
         return "[red]no test is marked defence(...) with this name[/]"
-    if all(on[node] == "skipped" for node in nodes):
-        return "[yellow]skipped here[/]"
-    _, outcomes, output = _forked(name, nodes)
+    return "[yellow]skipped here[/]" if all(on[node] == "skipped" for node in nodes) else ""
+
+
+def _verdict(nodes: Sequence[str], outcomes: Outcomes, output: str) -> str:
     if not outcomes:
-        return f"[red]nothing ran: {output.strip().splitlines()[-1:]}[/]"
+        return f"[red]nothing ran: {' '.join(output.strip().splitlines()[-1:])}[/]"
     if green := _stayed_green(nodes, outcomes):
         return f"[red]stays green: {', '.join(node.rpartition('::')[2] for node in green)}[/]"
-    return "[green]red[/]"
+    return "[green]its tests go red[/]"
 
 
 if __name__ == "__main__":

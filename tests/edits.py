@@ -56,10 +56,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "stats_p_loss": (("harness.stats.rule", " & (n >= settings.p_loss)", ""),),
     "stats_p_win": (("harness.stats.rule", " & (n >= P_WIN)", ""),),
     "stats_q_guard": (("harness.stats.rule", " & (q_p_value >= Q_GUARD)", ""),),
-    "stats_simulated_error_rates": (
-        ("harness.stats.rule", "(settings.tau0_log_pct**2 + stabilised)", "stabilised"),
-        ("harness.stats.rule", "np.sqrt((NU0 + q) / df / information)", "np.sqrt(1 / information)"),
-    ),
+    "stats_simulated_error_rates": (("harness.stats.rule", "win=(lower >= BAR_LOG_PCT)", "win=(mean >= BAR_LOG_PCT)"),),
     "stats_look_levels": (
         ("harness.stats.levels", "levels[first_look:] = [row[column] for row in _NOMINAL[first_look]]", "pass"),
     ),
