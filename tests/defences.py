@@ -83,7 +83,7 @@ def _forked(jobs: Sequence[Job]) -> Iterator[tuple[Job, Found]]:
         while waiting and len(running) < min(os.cpu_count() or 1, 4):
             job = waiting.pop(0)
             receiving, sending = context.Pipe(duplex=False)
-            process = context.Process(target=_pytest, args=(*job, sending))
+            process: BaseProcess = context.Process(target=_pytest, args=(*job, sending))
             process.start()
             sending.close()
             running[receiving] = (job, process)

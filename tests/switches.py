@@ -324,7 +324,7 @@ def _() -> None:
         timed.replay = odd
         return timed
 
-    WallClock.ready = once  # type: ignore[method-assign]
+    WallClock.ready = once  # type: ignore[method-assign, assignment]
 
 
 @_off("replay_new_activations")

@@ -7,14 +7,16 @@ void (foreign process, throttle) is measured again before anyone looks at its ti
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
+
+import numpy as np
 
 from harness.measure.clock import Clock, Timed, wall_us
 from harness.stats.estimators import hl_interval
 from harness.stats.orders import block_orders
-from harness.stats.units import log_ratios
+from harness.stats.units import FloatArray, log_ratios
 
 MIN_BLOCKS = 20
 MAX_BLOCKS = 100
@@ -50,20 +52,17 @@ class Samples:
     """Set when too many blocks were void: the comparison has no result."""
 
 
-def block_log_ratio(base: tuple[float, float], arm: tuple[float, float]) -> float:
-    """Log-percent of base over arm in one block; geometric mean of the way out and the way back."""
-    return (log_ratios(base[0], arm[0]) + log_ratios(base[1], arm[1])) / 2
+def block_log_ratios(base: Sequence[tuple[float, float]], arm: Sequence[tuple[float, float]]) -> FloatArray:
+    """Log-percent of base over arm, one per block; geometric mean of the way out and the way back."""
+    return np.asarray(log_ratios(base, arm).mean(axis=1))
 
 
 def narrow_enough(samples: Samples, baseline: int) -> bool:
     """Whether every arm's interval against the baseline has the wanted half-width. Looks at widths, never at signs."""
-    import numpy as np
-
     for index, pairs in enumerate(samples.pairs_us):
         if index == baseline:
             continue
-        ratios = [block_log_ratio(b, p) for b, p in zip(samples.pairs_us[baseline], pairs, strict=True)]
-        interval = hl_interval(np.array(ratios))
+        interval = hl_interval(block_log_ratios(samples.pairs_us[baseline], pairs))
         if interval.upper - interval.lower > 2 * HALF_WIDTH_LOG_PCT:
             return False
     return True

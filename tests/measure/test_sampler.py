@@ -9,7 +9,7 @@ import pytest
 from harness.measure import sampler
 from harness.measure.arms import Arm
 from harness.measure.clock import Timed
-from harness.measure.sampler import Budget, Samples, block_log_ratio, narrow_enough, sample, warm_up
+from harness.measure.sampler import Budget, Samples, block_log_ratios, narrow_enough, sample, warm_up
 from harness.schema.vocabulary import Contract, Kind, Role
 from harness.stats.estimators import hl_interval
 
@@ -56,8 +56,7 @@ class Machine:
 
 def effect(samples: Samples, arm: int, baseline: int = 0) -> tuple[float, float]:
     """Interval of the log-percent that the arm is faster than the baseline."""
-    pairs = zip(samples.pairs_us[baseline], samples.pairs_us[arm], strict=True)
-    interval = hl_interval(np.array([block_log_ratio(base, of) for base, of in pairs]))
+    interval = hl_interval(block_log_ratios(samples.pairs_us[baseline], samples.pairs_us[arm]))
     return interval.lower, interval.upper
 
 
