@@ -27,6 +27,7 @@ from harness.store import Stored
 from harness.verdict import Present, decide
 
 BASELINE = "torch.compile"
+CONTROL = "torch.compile_control"
 TWIN = "torch.compile_twin"
 
 H200 = DeviceRecord(
@@ -139,6 +140,7 @@ def measurement(
     env: EnvironmentRecord | None = None,
     base_us: float = 100.0,
     twin_speedup: float = 1.0,
+    control_speedup: float | None = None,
     blocks: int = 24,
     noise_percent: float = 0.2,
     seed: int = 0,
@@ -148,7 +150,10 @@ def measurement(
     settings: Mapping[str, Setting] | None = None,
     floor_bytes: int | None = None,
 ) -> Measurement:
-    """One stored measurement whose samples scatter log-normally around the true ratios in `arms`."""
+    """One stored measurement whose samples scatter log-normally around the true ratios in `arms`.
+
+    `control_speedup` adds the same-code control; measurements of before it existed have none.
+    """
     of = of or case()
     env = env or environment()
     rng = np.random.default_rng([seed, *of.id.encode()])
@@ -156,6 +161,11 @@ def measurement(
     told = {
         BASELINE: (Role.BASELINE, Arm(kind=Kind.COMPILE)),
         TWIN: (Role.TWIN, Arm(speedup=twin_speedup, kind=Kind.COMPILE)),
+        **(
+            {CONTROL: (Role.CONTROL, Arm(speedup=control_speedup, kind=Kind.COMPILE))}
+            if control_speedup is not None
+            else {}
+        ),
         **{name: (Role.CANDIDATE, arm) for name, arm in arms.items()},
     }
     timed = [name for name, (_, arm) in told.items() if arm.status is ArmStatus.OK] if measured else []

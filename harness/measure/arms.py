@@ -21,6 +21,7 @@ from harness.protocol import Task
 from harness.schema.vocabulary import ArmStatus, Contract, Kind, Role
 
 BASELINE_ID = "torch.compile"
+CONTROL_ID = "torch.compile_control"
 TWIN_ID = "torch.compile_twin"
 NATIVE_ID = "torch.native"
 
@@ -117,7 +118,7 @@ def _implementation(candidate: Candidate, op: Op) -> Impl:
 
 
 def baseline_arms(op: Op, context: Context | None) -> list[Arm]:
-    """Native (eager), the compiled baseline and its twin."""
+    """Native (eager), the compiled baseline, the same code once more as its A/A control, and its twin."""
     function = op.native if context is None else context.compose(op.native)
     baseline, counter = _compiled(function, "baseline")
     twin, twin_counter = _compiled(function, "twin")
@@ -125,6 +126,7 @@ def baseline_arms(op: Op, context: Context | None) -> list[Arm]:
     return [
         Arm(NATIVE_ID, Kind.NATIVE, Role.CANDIDATE, exact, function, "function"),
         Arm(BASELINE_ID, Kind.COMPILE, Role.BASELINE, tolerance, baseline, "compiled", counter=counter),
+        Arm(CONTROL_ID, Kind.COMPILE, Role.CONTROL, tolerance, baseline, "compiled", counter=counter),
         Arm(TWIN_ID, Kind.COMPILE, Role.TWIN, tolerance, twin, "compiled", counter=twin_counter, cache_tag="twin"),
     ]
 
@@ -165,7 +167,7 @@ class Declined:
 
 
 def arms_of(op: Op, candidates: Iterable[Candidate], task: Task, device: Device) -> tuple[list[Arm], list[Declined]]:
-    """The arms of a task, native, baseline and twin first, and the candidates it concerns that get none."""
+    """The arms of a task, native and the baseline with its controls first, and the candidates that get none."""
     context = op.context(task.context) if task.context else None
     arms, declined = baseline_arms(op, context), []
     for candidate in candidates:

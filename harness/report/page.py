@@ -10,7 +10,7 @@ from harness.report import text
 from harness.report.matrix import device_name, execution, software
 from harness.report.tables import case_tables, clock_table, context_table, overview_table, phase_table, step_table
 from harness.schema.verdict import CardVerdict, Comparison, RowVerdict, StepVerdict
-from harness.schema.vocabulary import Outcome, Tracker
+from harness.schema.vocabulary import Outcome, Role, Tracker
 
 _TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -117,7 +117,8 @@ def _platform(card: CardVerdict) -> str:
         ("execution", execution(card)),
         (
             "baseline",
-            "native + torch.compile (fullgraph, static shapes), with a separately compiled twin as A/A control",
+            "native + torch.compile (fullgraph, static shapes), with the same code once more as A/A control and a "
+            "separately compiled twin",
         ),
         ("settings", "; ".join(f"{name} {text.listed(map(str, values))}" for name, values in card.settings.items())),
         ("compile caches", text.listed(sorted({one.compile_cache for one in card.comparisons}))),
@@ -205,6 +206,11 @@ def _roofline(one: Comparison) -> str:
 
 
 def _aa(one: Comparison) -> str:
-    if one.twin is None or one.twin.effect_log_pct is None:
+    timed = [arm for arm in one.controls if arm.effect_log_pct is not None]
+    if not timed:
         return text.plain(f"A/A: {one.invalid}") if one.invalid else ""
-    return f"A/A: twin {text.log_span(one.twin.effect_log_pct)}, {one.twin.outcome}"
+    names = {Role.CONTROL: "same code", Role.TWIN: "twin"}
+    said = "; ".join(
+        f"{names[arm.role]} {text.log_span(arm.effect_log_pct)}, {arm.outcome}" for arm in timed if arm.effect_log_pct
+    )
+    return f"A/A: {said}" + (f"; {one.lottery}" if one.lottery else "")

@@ -106,7 +106,7 @@ class ArmRecord(Record):
     """One arm of a measurement. Arms that were not timed have no samples and a status and reason instead."""
 
     id: str
-    """Candidate id, `torch.compile` for the baseline, `torch.compile_twin` for its twin."""
+    """Candidate id; `torch.compile` is the baseline, `torch.compile_control` and `torch.compile_twin` its controls."""
     kind: Kind
     role: Role
     contract: Contract

@@ -87,6 +87,10 @@ class Comparison(Record):
     status: RunStatus
     invalid: str
     """Why no arm of it has an outcome; empty when they have."""
+    reference: str = ""
+    """The arm that candidates are judged against: the baseline, or its twin where that compile came out faster."""
+    lottery: str = ""
+    """How far the baseline's two compiles lie apart, where they do not tie; empty where they do."""
     stale: tuple[str, ...]
     """What has changed since, one reason each: sources or package versions."""
     case_changed: bool
@@ -115,9 +119,9 @@ class Comparison(Record):
         return next((arm for arm in self.arms if arm.role is Role.BASELINE), None)
 
     @property
-    def twin(self) -> ArmVerdict | None:
-        """The A/A control."""
-        return next((arm for arm in self.arms if arm.role is Role.TWIN), None)
+    def controls(self) -> tuple[ArmVerdict, ...]:
+        """The same code once more, and its separately compiled twin."""
+        return tuple(arm for arm in self.arms if arm.role in (Role.CONTROL, Role.TWIN))
 
     @property
     def candidates(self) -> tuple[ArmVerdict, ...]:

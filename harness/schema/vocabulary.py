@@ -32,8 +32,11 @@ class Role(StrEnum):
     """What an arm is for in a comparison."""
 
     BASELINE = "baseline"
+    CONTROL = "control"
+    """The baseline's own compiled code a second time, captured apart: must tie, or the clock is not to be believed."""
     TWIN = "twin"
-    """The baseline's formula with its own code object and its own compile: the A/A control."""
+    """The baseline's formula with its own code object and its own compile: shows how far two compiles of one formula
+    lie apart (Inductor benchmarks its configs, and near-tied winners flip)."""
     CANDIDATE = "candidate"
 
 

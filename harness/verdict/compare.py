@@ -61,6 +61,7 @@ def compare(case: Case, stored: Stored, staleness: Staleness, passed_over: int) 
     of = stored.measurement
     times = _times(of)
     invalid = _why_invalid(of, times)
+    reference = reference_arm(of)
     roofline = of.roofline
     floor_us = None
     if roofline is not None and roofline.floor_bytes is not None:
@@ -73,6 +74,8 @@ def compare(case: Case, stored: Stored, staleness: Staleness, passed_over: int) 
         started_at=of.started_at,
         status=of.status,
         invalid=invalid,
+        reference=reference.id if reference else "",
+        lottery=_lottery(of, times),
         stale=staleness.reasons,
         case_changed=staleness.case_changed,
         passed_over=passed_over,
@@ -114,16 +117,55 @@ def _why_invalid(of: Measurement, times: dict[str, FloatArray]) -> str:
     if of.status is not RunStatus.MEASURED:
         return f"{of.status}: {of.reason}" if of.reason else str(of.status)
     by_role = {arm.role: arm for arm in of.arms}
-    baseline, twin = by_role.get(Role.BASELINE), by_role.get(Role.TWIN)
+    baseline, twin, control = (by_role.get(role) for role in (Role.BASELINE, Role.TWIN, Role.CONTROL))
     if baseline is None or twin is None:
         return "the measurement holds no baseline with its twin"
-    for arm in (baseline, twin):
-        if problem := _why_untrusted(of, arm, times):
+    for arm in (baseline, twin, control):
+        if arm is not None and (problem := _why_untrusted(of, arm, times)):
             return f"{arm.id}: {problem}"
-    aa = hl_interval(log_ratios(times[baseline.id], times[twin.id]))
+    # Without the same-code control the twin has to stand for it.
+    aa = _apart(times, baseline, control or twin)
     if three_way(aa, BAND_PCT) is not Outcome.TIE:
-        return f"A/A failed: twin {aa.estimate:+.2f} % [{aa.lower:+.2f}, {aa.upper:+.2f}] is not inside ±{BAND_PCT:g} %"
+        return f"A/A failed: {(control or twin).role} {_said(aa)} is not inside ±{BAND_PCT:g} %"
     return ""
+
+
+def _apart(times: dict[str, FloatArray], baseline: ArmRecord, other: ArmRecord) -> Interval:
+    return hl_interval(log_ratios(times[baseline.id], times[other.id]))
+
+
+def _said(interval: Interval) -> str:
+    return f"{interval.estimate:+.2f} % [{interval.lower:+.2f}, {interval.upper:+.2f}]"
+
+
+def reference_arm(of: Measurement) -> ArmRecord | None:
+    """The arm that candidates are judged against; None where no baseline was timed.
+
+    Two compiles of the baseline need not come out alike. Where the twin does not tie with the baseline, whichever of
+    the two is faster is the reference: a candidate must not win by the luck of one compile.
+    """
+    times = _times(of)
+    by_role = {arm.role: arm for arm in of.arms if arm.id in times}
+    baseline, twin = by_role.get(Role.BASELINE), by_role.get(Role.TWIN)
+    if baseline is None or twin is None or Role.CONTROL not in by_role:
+        return baseline
+    apart = _apart(times, baseline, twin)
+    return twin if three_way(apart, BAND_PCT) is not Outcome.TIE and apart.estimate > 0 else baseline
+
+
+def _baseline_id(of: Measurement, times: dict[str, FloatArray]) -> str | None:
+    return next((arm.id for arm in of.arms if arm.role is Role.BASELINE and arm.id in times), None)
+
+
+def _lottery(of: Measurement, times: dict[str, FloatArray]) -> str:
+    by_role = {arm.role: arm for arm in of.arms if arm.id in times}
+    baseline, twin = by_role.get(Role.BASELINE), by_role.get(Role.TWIN)
+    if baseline is None or twin is None or Role.CONTROL not in by_role:
+        return ""
+    apart = _apart(times, baseline, twin)
+    if three_way(apart, BAND_PCT) is Outcome.TIE:
+        return ""
+    return f"two compiles of the same formula lie {_said(apart)} apart; candidates are judged against the faster"
 
 
 def _why_untrusted(of: Measurement, arm: ArmRecord, times: dict[str, FloatArray]) -> str:
@@ -172,10 +214,11 @@ def _judge(
     )
     if arm.status in NOT_RUN:
         return said
-    baseline = next((other.id for other in of.arms if other.role is Role.BASELINE and other.id in times), None)
-    if baseline is None or arm.id not in times:
+    reference = reference_arm(of)
+    if reference is None or arm.id not in times:
         return said.model_copy(update={"reason": _why_untrusted(of, arm, times) or invalid})
-    d = log_ratios(times[baseline], times[arm.id])
+    against = reference.id if arm.role is Role.CANDIDATE else _baseline_id(of, times) or reference.id
+    d = log_ratios(times[against], times[arm.id])
     effect = hl_interval(d)
     time_us = time_span(times[arm.id])
     rivals = [

@@ -10,11 +10,11 @@ from harness.schema.case import Case, Confidence
 from harness.schema.manifest import Manifest
 from harness.schema.measurement import ArmRecord, Measurement
 from harness.schema.verdict import ArmVerdict, CandidateVerdict, Comparison, StepVerdict
-from harness.schema.vocabulary import ArmStatus, Kind, Outcome, Role
+from harness.schema.vocabulary import ArmStatus, Kind, Outcome
 from harness.stats.combine import CaseEffect, three_way, weighted_log_ratio
 from harness.stats.estimators import Interval, hl_interval
 from harness.stats.units import log_percent, log_ratios
-from harness.verdict.compare import BAND_PCT, block_times_us, ratio_span, span, time_span
+from harness.verdict.compare import BAND_PCT, block_times_us, ratio_span, reference_arm, span, time_span
 
 COMPETING = (Kind.REWRITE, Kind.TRITON, Kind.CUDA)
 """Kinds that can lead: eager native and the baseline's own formula are yardsticks."""
@@ -40,8 +40,9 @@ class _Part:
 
     def effect(self, blocks: slice) -> CaseEffect:
         """On the blocks given."""
-        baseline = next(arm for arm in self.measurement.arms if arm.role is Role.BASELINE)
-        base_us = block_times_us(baseline)[blocks]
+        reference = reference_arm(self.measurement)
+        assert reference is not None, "a part without a baseline"
+        base_us = block_times_us(reference)[blocks]
         effect = AS_BASELINE
         if self.arm is not None:
             effect = hl_interval(log_ratios(base_us, block_times_us(self.arm)[blocks]))

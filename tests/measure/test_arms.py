@@ -100,7 +100,7 @@ def test_comparison_whose_baseline_recompiles_has_no_baseline(monkeypatch: pytes
     monkeypatch.setattr(run.link, "begin", Counting().begin)
     of = run.run(Task(case=rmsnorm_case(), context=None))
     assert of.status is RunStatus.BASELINE_UNCERTIFIED
-    assert "graphs where one was expected" in of.reason
+    assert "graphs where one was expected" in of.reason or "RecompileLimit" in of.reason
     assert of.timed_arms == ()
 
 

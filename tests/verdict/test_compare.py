@@ -101,6 +101,37 @@ def test_nothing_is_judged_when_the_twin_is_no_tie(twin_speedup: float, noise_pe
     assert judged(of).invalid == found.reason
 
 
+@pytest.mark.defence("verdict_aa")
+def test_nothing_is_judged_when_the_same_code_is_no_tie() -> None:
+    of = measurement({"inhouse.k": Arm(1.5)}, control_speedup=1.02)
+    assert arm(of).reason.startswith("A/A failed: control ")
+
+
+@pytest.mark.defence("verdict_lottery")
+@pytest.mark.parametrize(
+    ("twin_speedup", "candidate_speedup", "outcome", "reference"),
+    [
+        (1.06, 1.03, Outcome.SLOWER, TWIN),
+        (1.06, 1.09, Outcome.FASTER, TWIN),
+        (0.94, 1.03, Outcome.FASTER, BASELINE),
+        (0.94, 0.97, Outcome.SLOWER, BASELINE),
+        (1.0, 1.03, Outcome.FASTER, BASELINE),
+    ],
+)
+def test_a_candidate_must_beat_the_faster_of_two_compiles(
+    twin_speedup: float, candidate_speedup: float, outcome: Outcome, reference: str
+) -> None:
+    of = measurement(
+        {"inhouse.k": Arm(candidate_speedup)}, twin_speedup=twin_speedup, control_speedup=1.0, noise_percent=0.1
+    )
+    assert arm(of).outcome is outcome
+    assert judged(of).reference == reference
+    assert bool(judged(of).lottery) == (twin_speedup != 1.0)
+    against = twin_speedup if reference == TWIN else 1.0
+    assert arm(of).ratio is not None
+    assert arm(of).ratio.estimate == pytest.approx(candidate_speedup / against, rel=2e-3)
+
+
 @pytest.mark.defence("verdict_gate_after")
 def test_a_gate_that_fails_after_timing_undoes_the_times() -> None:
     found = arm(measurement({"inhouse.k": Arm(2.0, gate_after_passed=False)}))
