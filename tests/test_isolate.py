@@ -264,6 +264,8 @@ def _run_noting_the_worker(supervisor: Supervisor, started: list[int]) -> None:
 # -- the real worker ---------------------------------------------------------------------------------------------------
 
 ROOT = Path(__file__).parent.parent
+ROOMY = rmsnorm_case({"B": 2, "S": 256, "D": 1024}, rehearsal={"B": 1, "S": 4, "D": 64})
+"""Large enough that ten sets of it are cold in a real cache, so that a sample is short."""
 
 
 def real(tmp_path: Path, *tasks: Task, **environment: str) -> Supervisor:
@@ -297,7 +299,7 @@ def evil_of(of: Measurement) -> dict[str, str]:
 @pytest.mark.timeout(280)
 def test_real_worker_survives_its_candidates(tmp_path: Path) -> None:
     """A segmentation fault in the gate, exceptions and exhausted memory: each on its own arm, the honest ones pass."""
-    (of,) = run(real(tmp_path, Task(case=rmsnorm_case(), context=None), EVIL_CRASHES="segv_in_gate"))
+    (of,) = run(real(tmp_path, Task(case=ROOMY, context=None), EVIL_CRASHES="segv_in_gate"))
     assert of.status is RunStatus.MEASURED, of.reason
     found = evil_of(of)
     assert found["segv_in_gate"].startswith("CRASHED: in gate: killed by SIGSEGV")
@@ -313,7 +315,7 @@ def test_real_worker_survives_its_candidates(tmp_path: Path) -> None:
 @pytest.mark.parametrize("death", ["exits_in_build", "segv_in_timing", "hangs_in_timing", "aborts_in_gate"])
 def test_real_worker_dies_in_other_ways(tmp_path: Path, death: str) -> None:
     limits = {"HARNESS_TEST_LIMIT_S": "60"} if death.startswith("hangs") else {}
-    (of,) = run(real(tmp_path, Task(case=rmsnorm_case(), context=None), EVIL_CRASHES=death, **limits))
+    (of,) = run(real(tmp_path, Task(case=ROOMY, context=None), EVIL_CRASHES=death, **limits))
     assert of.status is RunStatus.MEASURED, of.reason
     expected = {
         "exits_in_build": "CRASHED: in build: exit code 0",
@@ -328,7 +330,7 @@ def test_real_worker_dies_in_other_ways(tmp_path: Path, death: str) -> None:
 @pytest.mark.defence("certified_baseline")
 @pytest.mark.timeout(280)
 def test_real_worker_with_dynamo_switched_off_has_no_baseline(tmp_path: Path) -> None:
-    (of,) = run(real(tmp_path, Task(case=rmsnorm_case(), context=None), TORCHDYNAMO_DISABLE="1"))
+    (of,) = run(real(tmp_path, Task(case=ROOMY, context=None), TORCHDYNAMO_DISABLE="1"))
     assert of.status is RunStatus.BASELINE_UNCERTIFIED
     assert "torch.compile ran nothing: it fell back to eager" in of.reason
     assert of.orders == ()
