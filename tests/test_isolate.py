@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,12 @@ class Notes(Progress):
     def step(self, task: str, arm: str, phase: str) -> None:
         """See `Progress.step`."""
         self.steps.append((task, arm, phase))
+
+
+@pytest.fixture(autouse=True)
+def _locks_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Locks on devices lie in the temporary folder: a run beside the tests does not stop them."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.fixture
@@ -285,7 +292,12 @@ def real(tmp_path: Path, *tasks: Task, **environment: str) -> Supervisor:
         tmp_path / "work",
         Notes(),
         probe=lambda kind, uuid: Quiet(),
-        environment={"PYTHONPATH": path, "TORCHINDUCTOR_CACHE_DIR": str(ROOT / ".bench/cache/tests"), **environment},
+        environment={
+            "PYTHONPATH": path,
+            "OMP_NUM_THREADS": "1",
+            "TORCHINDUCTOR_CACHE_DIR": str(ROOT / ".bench/cache/tests"),
+            **environment,
+        },
     )
 
 

@@ -9,7 +9,7 @@ import torch
 
 from candidates.rmsnorm.op import OP
 from harness.measure import timing
-from harness.measure.arms import BASELINE_ID, NATIVE_ID, TWIN_ID, Arm
+from harness.measure.arms import BASELINE_ID, CONTROL_ID, NATIVE_ID, TWIN_ID, Arm
 from harness.measure.clock import Timed, WallClock
 from harness.op import Args, Candidate
 from harness.schema.vocabulary import ArmStatus, Cache, RunStatus
@@ -87,7 +87,7 @@ def test_work_captured_once_and_skipped_on_replay(monkeypatch: pytest.MonkeyPatc
     assert arm.reason.startswith("on the replayed path: ")
     assert "NaN or Inf" in arm.reason
     assert arm.samples_us == ()
-    assert of.timed_arms == (NATIVE_ID, BASELINE_ID, TWIN_ID)
+    assert of.timed_arms == (NATIVE_ID, BASELINE_ID, CONTROL_ID, TWIN_ID)
 
 
 @pytest.mark.defence("restore_inputs")
@@ -119,7 +119,7 @@ def test_every_arm_starts_every_sample_from_the_same_inputs(monkeypatch: pytest.
 
     monkeypatch.setattr(WallClock, "ready", spying)
     measured(evil.in_place, evil.fine)
-    assert len(seen) == 5
+    assert len(seen) == 6
     assert {arm: len(values) for arm, values in seen.items()} == dict.fromkeys(seen, 1)
     assert len(set(map(frozenset, seen.values()))) == 1
 
