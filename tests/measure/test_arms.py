@@ -84,13 +84,13 @@ def test_graph_break_is_an_error_not_a_slower_baseline() -> None:
 
 @pytest.mark.defence("certified_baseline")
 def test_comparison_whose_baseline_recompiles_has_no_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Python number that grows at every call: Dynamo compiles for each value."""
+    """A Python number that grows now and then: Dynamo compiles for each value, a few times, below its limit."""
     quick(monkeypatch)
     calls = {"n": 0}
 
     def restless(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         y: Tensor = OP.native(x=x, weight=weight, eps=eps)
-        return y + 0.0 * calls["n"]
+        return y + 0.0 * (calls["n"] // 12)
 
     class Counting:
         def begin(self, arm: str, phase: str, limit_s: float) -> None:
@@ -100,7 +100,7 @@ def test_comparison_whose_baseline_recompiles_has_no_baseline(monkeypatch: pytes
     monkeypatch.setattr(run.link, "begin", Counting().begin)
     of = run.run(Task(case=rmsnorm_case(), context=None))
     assert of.status is RunStatus.BASELINE_UNCERTIFIED
-    assert "graphs where one was expected" in of.reason or "RecompileLimit" in of.reason
+    assert "graphs where one was expected" in of.reason
     assert of.timed_arms == ()
 
 
