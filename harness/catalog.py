@@ -52,6 +52,9 @@ def load(op_id: str, root: Path, extra: Sequence[str] = ()) -> Entry:
         raise UserError(
             f"there is no op {op_id!r}; choose one of {', '.join(op_ids(root)) or 'none: candidates/ is empty'}."
         )
+    if PACKAGE not in sys.modules:
+        # The console script's path lacks the working folder: what is hashed below `root` must be what is imported.
+        sys.path.insert(0, str(root))
     op = _op_of(op_id)
     problems: list[str] = []
     modules = [*_package_modules(op_id, problems), *_entry_point_modules(problems), *map(_extra_module, extra)]
@@ -68,6 +71,11 @@ def load(op_id: str, root: Path, extra: Sequence[str] = ()) -> Entry:
                 )
                 continue
             found.setdefault(key, (candidate, module))
+    for name, module in zip(extra, modules[len(modules) - len(extra) :], strict=True):
+        if not any(candidate.op == op_id for candidate in _candidates_in(module)):
+            ops = sorted({candidate.op for candidate in _candidates_in(module)})
+            has = f"its candidates are for {', '.join(ops)}" if ops else "it defines no candidate"
+            problems.append(f"--candidates {name}: nothing in it is for {op_id}; {has}.")
     for candidate, module in found.values():
         problems += _contradictions(candidate, op, module)
     ids = [candidate.id for candidate, _ in found.values()]

@@ -154,7 +154,8 @@ def bench(
             raise UserError("\n".join(problems))
     device_type = _device_type(device)
     selection = microbench.Selection(tuple(case or ()), context)
-    if not any(microbench.tasks_of(manifest, device_type, selection) for manifest in manifests.values()):
+    selected = [microbench.tasks_of(manifest, device_type, selection) for manifest in manifests.values()]
+    if not any(selected):
         err.print("nothing selected: --case and --context together match no case", highlight=False)
         raise typer.Exit(ExitCode.NOTHING_SELECTED)
     failures: list[str] = []

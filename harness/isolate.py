@@ -12,7 +12,6 @@ import selectors
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,6 +21,7 @@ from types import TracebackType
 from typing import cast
 
 from filelock import FileLock, Timeout
+from pydantic import ValidationError
 
 from harness.errors import UnfitError
 from harness.measure.telemetry import Probe, Watcher, probe_for
@@ -51,6 +51,8 @@ from harness.schema.vocabulary import ArmStatus, Cache, Method, RunStatus
 _START_LIMIT_S = 180.0
 """From the start of a worker to its first message: importing torch on a cold disk is slow."""
 _NO_ARM_LIMIT_S = 600.0
+_LOCK_FOLDER = Path("/tmp")
+"""One place for all users and jobs of the machine: TMPDIR may differ from job to job."""
 BASELINE_SIDE = frozenset[str]()
 """`Task.only` of a run with no candidate but the baseline, its twin and eager native."""
 
@@ -264,8 +266,8 @@ class Supervisor:
     def _acquire(self, uuid: str) -> None:
         if self._lock is not None:
             return
-        path = Path(tempfile.gettempdir()) / f"dit-kernel-harness-{uuid}.lock"
-        lock = FileLock(path)
+        path = _LOCK_FOLDER / f"dit-kernel-harness-{uuid}.lock"
+        lock = FileLock(path, mode=0o666)
         try:
             lock.acquire(timeout=0)
         except Timeout as error:
@@ -340,7 +342,7 @@ class Supervisor:
 
     def _death(self, worker: _Started, message: FromWorker | None, arm: str, phase: str) -> Death:
         if isinstance(message, Lost):
-            return Death(message.arm, phase, ArmStatus.CRASHED, message.error)
+            return Death(message.arm or arm, phase, ArmStatus.CRASHED, message.error)
         if worker.process.poll() is None and not _readable(worker):
             return Death(arm, phase, ArmStatus.TIMED_OUT, f"in {phase}: no sign of life within the time limit")
         code = worker.process.wait()
@@ -363,7 +365,10 @@ class Supervisor:
                 worker.buffer += chunk
         line, _, rest = worker.buffer.partition(b"\n")
         worker.buffer[:] = rest
-        return from_worker.validate_json(bytes(line))
+        try:
+            return from_worker.validate_json(bytes(line))
+        except ValidationError:
+            return Lost(arm="", error=f"wrote to the worker's own pipe: {bytes(line[:60])!r}")
 
     def _end_worker(self) -> None:
         if self._worker is not None:

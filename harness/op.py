@@ -129,6 +129,23 @@ class Provider:
     """One sentence that says what is missing and how to get it, or None. Never raises; must be cheap."""
     version: Callable[[], str | None]
 
+    def __post_init__(self) -> None:
+        """A provider that raises is one that is missing; it must not take the others' candidates with it."""
+        object.__setattr__(self, "missing", _told(self.missing, f"provider {self.id} raises {{}}"))
+        object.__setattr__(self, "version", _told(self.version, "unknown: {}"))
+
+
+def _told(ask: Callable[[], str | None], on_error: str) -> Callable[[], str | None]:
+    """`ask`, with an exception turned into the answer."""
+
+    def asked() -> str | None:
+        try:
+            return ask()
+        except Exception as error:
+            return on_error.format(f"{type(error).__name__}: {error}")
+
+    return asked
+
 
 def _nothing_missing() -> str | None:
     return None

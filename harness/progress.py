@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
@@ -21,6 +22,7 @@ class LiveProgress(Progress):
         self.op = op
         self.total = 0
         self.done = 0
+        self._current = ""
         self._bar = RichProgress(
             TextColumn("[bold]{task.fields[op]}"),
             BarColumn(bar_width=24),
@@ -56,8 +58,11 @@ class LiveProgress(Progress):
         self._bar.update(self._task, step=f"on {environment.device.name}")
 
     def step(self, task: str, arm: str, phase: str) -> None:
-        """See `Progress.step`."""
-        self._bar.update(self._task, step=" · ".join(part for part in (task, arm, phase) if part)[:70])
+        """See `Progress.step`; off a terminal, one line as each comparison starts, so that a log shows life."""
+        if not self.console.is_terminal and task != self._current:
+            self.console.print(f"  {escape(task)} ...", highlight=False)
+        self._current = task
+        self._bar.update(self._task, step=escape(" · ".join(part for part in (task, arm, phase) if part)[:70]))
 
     def blocks(self, done: int, most: int) -> None:
         """See `Progress.blocks`."""
@@ -65,7 +70,7 @@ class LiveProgress(Progress):
 
     def note(self, text: str) -> None:
         """See `Progress.note`."""
-        self.console.print(f"[yellow]note[/] {text}", highlight=False)
+        self.console.print(f"[yellow]note[/] {escape(text)}", highlight=False)
 
     def measured(self, measurement: Measurement) -> None:
         """One comparison is stored."""
@@ -77,9 +82,9 @@ class LiveProgress(Progress):
 def line_of(measurement: Measurement) -> str:
     """One line for a finished comparison: how many arms were timed, and what went wrong."""
     name = measurement.case.id + (f" [{measurement.context}]" if measurement.context else "")
-    name = name.replace("[", r"\[")
+    name = escape(name)
     if measurement.status is not RunStatus.MEASURED:
-        return f"{name}: [red]{measurement.status}[/] {measurement.reason}"
+        return f"{name}: [red]{measurement.status}[/] {escape(measurement.reason)}"
     seconds = sum(measurement.phases_s.values())
     candidates = [arm for arm in measurement.arms if arm.role is Role.CANDIDATE]
     timed = sum(arm.status is ArmStatus.OK for arm in candidates)

@@ -132,6 +132,8 @@ class Store:
         Raises UserError naming file and line for a damaged line or one written by a newer harness.
         """
         files = sorted(self.root.glob(f"{device_key or '*'}/{op or '*'}.jsonl"))
+        if strange := next((file for file in files if not file.is_file()), None):
+            raise UserError(f"{strange}: not a file; the store holds one .jsonl file per op, move it away.")
         return [stored for file in files for stored in self._load_file(file)]
 
     def find(self, key: str) -> Stored | None:
@@ -209,7 +211,7 @@ def _decode(line: bytes, file: Path, name: str, number: int) -> Stored:
         record, claimed = dict(envelope["record"]), envelope["sha256"]
         text = compact_json(record)
         actual = text_sha256(text)
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         fail(f"not a line of the store; {restore}")
     if actual != claimed:
         fail(f"the checksum does not match the record; {restore}")

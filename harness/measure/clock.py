@@ -59,7 +59,8 @@ _BLOCKER_CYCLES_PER_US = 2_000
 
 def tampered() -> str | None:
     """Which timing function a candidate replaced, or None."""
-    for owner, name, original in _ORIGINALS:
+    own = ((owner, name, original) for owner, functions in _OWN for name, original in functions.items())
+    for owner, name, original in (*_ORIGINALS, *own):
         if getattr(owner, name) is not original:
             return f"{getattr(owner, '__name__', owner)}.{name}"
     return None
@@ -285,3 +286,10 @@ def clock_for(device: Device, *, capturable: bool) -> Clock:
     if device.type == "cpu":
         return WallClock()
     return GraphClock() if capturable else EventClock()
+
+
+_OWN = tuple(
+    (owner, {name: value for name, value in vars(owner).items() if callable(value)})
+    for owner in (WallClock, _CudaClock, GraphClock, EventClock)
+)
+"""The clocks' own methods, as they were before any candidate was imported."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from harness.op import Device
+from harness.paths import package_root
 from harness.schema.measurement import DeviceRecord, EnvironmentRecord
 from harness.sources import harness_sha256, op_sha256
 
@@ -71,14 +72,17 @@ def device_record(device_type: str) -> DeviceRecord:
 
 
 def environment_record(device_type: str, root: Path, op_id: str, tolerance: dict[str, float]) -> EnvironmentRecord:
-    """What is installed and which sources run, for one op. `root` is the folder that holds `harness/`."""
+    """What is installed and which sources run, for one op. `root` is the project's.
+
+    The harness's hash is that of the package that is running, wherever the root is.
+    """
     return EnvironmentRecord(
         packages=packages(),
         python=platform.python_version(),
         driver=_driver_version() if device_type == "cuda" else "none",
         cuda=torch.version.cuda or "none",
         git_sha=_git_sha(root),
-        harness_sha256=harness_sha256(root),
+        harness_sha256=harness_sha256(package_root()),
         op_sha256=op_sha256(root, op_id, tolerance),
         device=device_record(device_type),
     )

@@ -6,9 +6,10 @@ name says otherwise. Format history:
 1. first format.
 """
 
+from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from harness.schema.case import Case
 from harness.schema.vocabulary import ArmStatus, Cache, Contract, Kind, Method, Role, RunStatus
@@ -16,6 +17,8 @@ from harness.schema.vocabulary import ArmStatus, Cache, Contract, Kind, Method, 
 SCHEMA_VERSION: Literal[1] = 1
 Setting = bool | int | float | str
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Time = Annotated[float, Field(allow_inf_nan=False, ge=-1e12, le=1e12)]
+"""µs; what no clock can have read (zero, less) is stored as seen and judged invalid."""
 
 
 class Record(BaseModel):
@@ -138,7 +141,7 @@ class ArmRecord(Record):
     """`triton.testing.do_bench` median of the same callable, when cross-checks were asked for."""
     launches: int = 0
     """Launches per sample."""
-    samples_us: tuple[tuple[Finite, Finite], ...] = ()
+    samples_us: tuple[tuple[Time, Time], ...] = ()
     """Per block: time per call on the way out and on the way back; indexes `Measurement.orders`."""
 
 
@@ -163,8 +166,8 @@ class TelemetryRecord(Record):
 class RooflineRecord(Record):
     """The least time the bytes allow: an equally large, equally cold copy timed in this very run."""
 
-    bytes_moved: int
-    copy_us: Finite
+    bytes_moved: Annotated[int, Field(ge=0)]
+    copy_us: Annotated[float, Field(gt=0, le=1e12)]
     l2_resident: bool
     """One set of inputs and outputs fits in L2, or the cache is declared warm: the DRAM line is no limit then."""
     floor_bytes: int | None = None
@@ -208,6 +211,18 @@ class Measurement(Record):
     """Wall seconds by phase: setup, gate, build, timing, ..."""
     started_at: str
     """UTC, ISO 8601."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Measurement":
+        """Parts that contradict each other were not measured."""
+        if len({arm.id for arm in self.arms}) != len(self.arms):
+            raise ValueError("two arms have one id")
+        if any(sorted(order) != list(range(len(self.timed_arms))) for order in self.orders):
+            raise ValueError("an order is no permutation of the timed arms")
+        if self.status is RunStatus.MEASURED and self.controls is not None and not self.controls.passed:
+            raise ValueError("measured although the clock's controls failed")
+        datetime.fromisoformat(self.started_at)
+        return self
 
     @property
     def key(self) -> str:

@@ -18,6 +18,8 @@ BAND_PCT = 1.0
 """TIE: the whole interval lies inside ±1 %."""
 MIN_BLOCKS = 8
 """Fewer leave the leader's choice and its confirmation with under four blocks each."""
+SHORTEST_US = 1e-6
+"""No call takes less; what reads so was not timed."""
 MEMORY_MARGIN = 1.05
 """How far above the copy's rate an arm may seem to move its bytes before its work is disbelieved."""
 NOT_RUN = (ArmStatus.INELIGIBLE, ArmStatus.NOT_INSTALLED, ArmStatus.REHEARSED)
@@ -109,7 +111,7 @@ def _times(of: Measurement) -> dict[str, FloatArray]:
 def _well_timed(of: Measurement, arm: ArmRecord) -> bool:
     return (
         len(arm.samples_us) == len(of.orders) >= MIN_BLOCKS
-        and min(sample for pair in arm.samples_us for sample in pair) > 0
+        and min(sample for pair in arm.samples_us for sample in pair) > SHORTEST_US
     )
 
 

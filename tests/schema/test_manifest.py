@@ -420,10 +420,12 @@ def test_shipped_manifest_fits_its_op(op: str) -> None:
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_shipped_twins_are_small_and_keep_odd_sizes_odd(op: str) -> None:
-    for case in load_manifest(SHAPES / f"{op}.yaml").cases:
-        assert case.rehearsed().numel <= 200_000 < MAX_REHEARSAL_NUMEL, case.id
-        assert all(case.rehearsal[name] % 2 for name, size in case.dims.items() if size % 2), case.id
+def test_shipped_twins_are_small_and_few(op: str) -> None:
+    """A laptop compiles each distinct twin: 20 of them are minutes."""
+    cases = load_manifest(SHAPES / f"{op}.yaml").cases
+    assert max(case.rehearsed().numel for case in cases) <= 200_000 < MAX_REHEARSAL_NUMEL
+    assert len({case.rehearsed().content for case in cases}) <= 14
+    assert {case.layout for case in cases} == {case.rehearsed().layout for case in cases}
 
 
 @pytest.mark.parametrize("op", OPS)
