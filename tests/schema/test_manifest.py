@@ -424,7 +424,7 @@ def test_shipped_twins_are_small_and_few(op: str) -> None:
     """A laptop compiles each distinct twin: 20 of them are minutes."""
     cases = load_manifest(SHAPES / f"{op}.yaml").cases
     assert max(case.rehearsed().numel for case in cases) <= 200_000 < MAX_REHEARSAL_NUMEL
-    assert len({case.rehearsed().content for case in cases}) <= 14
+    assert len({case.rehearsed().content for case in cases}) <= 16
     assert {case.layout for case in cases} == {case.rehearsed().layout for case in cases}
 
 
