@@ -11,6 +11,7 @@ import ast
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import pkgutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -62,6 +63,10 @@ def load(op_id: str, root: Path, extra: Sequence[str] = ()) -> Entry:
     for module in modules:
         for candidate in _candidates_in(module):
             if candidate.op != op_id:
+                if module.__name__.startswith(f"{PACKAGE}.{op_id}."):
+                    problems.append(
+                        f"{module.__file__}: {candidate.id} says op={candidate.op!r}, its folder is {op_id}."
+                    )
                 continue
             key = (candidate.id, candidate.context)
             if key in found and found[key][0] is not candidate:
@@ -136,6 +141,8 @@ def _extra_module(name: str) -> ModuleType:
         spec = importlib.util.spec_from_file_location(module_name, path)
         if spec is None or spec.loader is None or not path.is_file():
             raise UserError(f"--candidates {name}: no such file.")
+        if str(path.parent) not in sys.path:
+            sys.path.append(str(path.parent))  # its own helpers lie beside it
         module = importlib.util.module_from_spec(spec)
         sys.modules[module_name] = module
         spec.loader.exec_module(module)
@@ -152,9 +159,21 @@ def _candidates_in(module: ModuleType) -> Iterator[Candidate]:
 
 def _contradictions(candidate: Candidate, op: Op, module: ModuleType) -> list[str]:
     if candidate.context is None or candidate.context in {context.id for context in op.contexts}:
-        return []
+        return _signature_problem(candidate, op, module)
     contexts = ", ".join(context.id for context in op.contexts) or "none"
     return [f"{module.__file__}: {candidate.id} is for context {candidate.context!r}; op {op.id} has {contexts}."]
+
+
+def _signature_problem(candidate: Candidate, op: Op, module: ModuleType) -> list[str]:
+    """A `run` that cannot be called with the op's (or context's) arguments; `prepare` may rename them."""
+    if candidate.prepare is not None:
+        return []
+    whole = op.native if candidate.context is None else op.context(candidate.context).compose(op.native)
+    wanted, takes = (set(inspect.signature(function).parameters) for function in (whole, candidate.run))
+    if wanted == takes:
+        return []
+    took, given = (", ".join(sorted(names)) for names in (takes, wanted))
+    return [f"{module.__file__}: {candidate.id} takes ({took}), {op.id} gives ({given})."]
 
 
 def _source_sha256(module: ModuleType, root: Path) -> str:

@@ -100,7 +100,8 @@ def test_one_name_alone_and_in_a_context_is_a_problem(extra: Path) -> None:
         .replace("provider", 'context="residual_add", name="mine", provider')
     )
     extra.write_text(f"{text}\n\n{again}")
-    (problem,) = load(str(extra)).problems
+    signature, problem = load(str(extra)).problems
+    assert signature.endswith("inhouse.mine takes (eps, weight, x), rmsnorm gives (eps, residual, weight, x).")
     assert problem.startswith("candidates/rmsnorm: inhouse.mine names two candidates, one alone and one in a context")
 
 
@@ -210,3 +211,17 @@ def test_declarations_that_cannot_be_right() -> None:
             op="rmsnorm", kind=Kind.REWRITE, provider=INHOUSE, kernels=(), contract=Contract.TOLERANCE, returns=("x",)
         )
     assert isinstance(hidden_work.fine, Candidate)
+
+
+def test_extra_that_defines_nothing_for_the_op_is_a_problem(tmp_path: Path) -> None:
+    empty = tmp_path / "empty_kernels.py"
+    empty.write_text("")
+    assert load(str(empty)).problems == (
+        f"--candidates {empty}: nothing in it is for rmsnorm; it defines no candidate.",
+    )
+
+
+def test_signature_that_the_op_cannot_call_is_a_problem(extra: Path) -> None:
+    extra.write_text(extra.read_text().replace("eps", "epsilon"))
+    (problem,) = load(str(extra)).problems
+    assert problem.endswith("inhouse.mine takes (epsilon, weight, x), rmsnorm gives (eps, weight, x).")

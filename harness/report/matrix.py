@@ -97,7 +97,7 @@ def execution(card: CardVerdict) -> str:
 
 
 def _scope(rows: Sequence[RowVerdict]) -> str:
-    deciding = {(row.cards[0].device.key, row.cards[0].device.uuid): row for row in rows if row.cards}
+    deciding = {(row.cards[0].device.uuid, software(row.cards[0])): row for row in rows if row.cards}
     lines = []
     for row in deciding.values():
         card = row.cards[0]

@@ -60,7 +60,11 @@ class Section:
 def render(row: RowVerdict) -> str:
     """The page of an op that was measured on some GPU."""
     sections = [_section(row, card) for card in row.cards]
-    return _TEMPLATES.get_template("page.md.j2").render(row=row, sections=sections, outcomes=text.OUTCOMES)
+    seconds = sorted({str(value) for card in row.cards for value in card.settings.get("seconds_per_arm", ())})
+    arguments = f" ARGS='--seconds {seconds[0]}'" if len(seconds) == 1 else ""
+    return _TEMPLATES.get_template("page.md.j2").render(
+        row=row, sections=sections, outcomes=text.OUTCOMES, arguments=arguments
+    )
 
 
 def conclusion(row: RowVerdict, card: CardVerdict) -> str:
@@ -115,11 +119,8 @@ def _platform(card: CardVerdict) -> str:
         ("python", text.listed(card.python)),
         ("commit", text.listed(card.git_shas)),
         ("execution", execution(card)),
-        (
-            "baseline",
-            "native + torch.compile (fullgraph, static shapes), with the same code once more as A/A control and a "
-            "separately compiled twin",
-        ),
+        ("harness sources", text.listed(sorted(one[:12] for one in card.harness_sha256))),
+        ("baseline", f"native + torch.compile (fullgraph, static shapes); A/A: {_controls(card)}"),
         ("settings", "; ".join(f"{name} {text.listed(map(str, values))}" for name, values in card.settings.items())),
         ("compile caches", text.listed(sorted({one.compile_cache for one in card.comparisons}))),
         ("blocks", _range(one.blocks for one in alone)),
@@ -137,6 +138,14 @@ def _platform(card: CardVerdict) -> str:
             ("blocks voided", str(sum(one.blocks_void for one in watched))),
         ]
     return text.table(("item", "value"), [(name, text.plain(value)) for name, value in rows if value])
+
+
+def _controls(card: CardVerdict) -> str:
+    """Which controls the evidence really holds."""
+    roles = {arm.role for one in card.comparisons for arm in one.controls if arm.time_us is not None}
+    if Role.CONTROL in roles:
+        return "the same code once more, and a separately compiled twin"
+    return "a separately compiled twin alone (measured before the same-code control existed)"
 
 
 def _packages(card: CardVerdict) -> str:

@@ -17,6 +17,11 @@ MARKERS = "os^Dv<>P"
 _INCHES_PER_ARM = 0.16
 
 
+def style(index: int) -> tuple[str, str]:
+    """Colour and marker of the index-th candidate; markers move on by one with each round of colours."""
+    return COLOURS[index % len(COLOURS)], MARKERS[(index + index // len(COLOURS)) % len(MARKERS)]
+
+
 def draw(row: RowVerdict, file: Path) -> None:
     """One panel for each card, cases from top to bottom."""
     panels = [(card, [one for one in card.comparisons if one.context is None]) for card in row.cards]
@@ -67,7 +72,7 @@ def _panel(ax: Axes, cases: list[Comparison], names: list[str]) -> None:
 
 def _points(ax: Axes, arms: list[tuple[float, ArmVerdict]], index: int, name: str) -> None:
     """One candidate; hollow where the outcome is invalid, so that a figure never hides a doubt."""
-    colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+    colour, marker = style(index)
     label: str | None = name
     for y, arm in arms:
         if arm.ratio is None:

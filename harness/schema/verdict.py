@@ -205,6 +205,8 @@ class CardVerdict(Record):
     providers: dict[str, tuple[str, ...]]
     """Versions of the packages that kernels came from, by provider id."""
     git_shas: tuple[str, ...]
+    harness_sha256: tuple[str, ...] = ()
+    """Hashes of the harness sources that made the measurements."""
     settings: dict[str, tuple[Setting, ...]]
     comparisons: tuple[Comparison, ...]
     profiler_agreement: Agreement | None

@@ -43,6 +43,7 @@ def judge_card(manifest: Manifest, chosen: Mapping[Slot, Chosen]) -> CardVerdict
         python=_distinct(environment.python for environment in environments),
         packages={name: _distinct(e.packages[name] for e in environments if name in e.packages) for name in names},
         providers=_providers(judged),
+        harness_sha256=_distinct(environment.harness_sha256 for environment in environments),
         git_shas=_distinct(environment.git_sha or "none" for environment in environments),
         settings=_settings(judged),
         comparisons=tuple(one.comparison for one in judged),

@@ -68,4 +68,4 @@ def test_each_card_has_its_panel_and_untimed_cards_do_not_break_it(tmp_path: Pat
 
 
 def test_colours_and_markers_never_repeat_together() -> None:
-    assert len(set(plots.COLOURS)) == len(plots.COLOURS) == len(plots.MARKERS)
+    assert len({plots.style(index) for index in range(64)}) == 64
