@@ -75,7 +75,7 @@ def _pytest(off: str | None, arguments: Sequence[str], results: Connection) -> N
 def _forked(jobs: Sequence[Job]) -> Iterator[tuple[Job, Found]]:
     """pytest in forks of this process, so that torch is imported once; as many at a time as there are cores, up to 4.
 
-    Each has a temporary folder of its own, where the locks on devices lie: they do not wait for one another.
+    Each has a temporary folder of its own.
     """
     context = multiprocessing.get_context("fork")
     waiting, running = list(jobs), dict[Connection, tuple[Job, BaseProcess]]()

@@ -125,7 +125,13 @@ class FakeWorker:
                 self._die(task, arm_id, phase, running)
         ids = tuple(arm.id for arm in arms)
         timed = tuple(arm_id for arm_id in template.timed_arms if arm_id in ids and arm_id not in task.quarantined)
-        update = {"case": task.case, "context": task.context, "arms": tuple(arms), "timed_arms": timed}
+        update = {
+            "case": task.case,
+            "context": task.context,
+            "arms": tuple(arms),
+            "timed_arms": timed,
+            "orders": (tuple(range(len(timed))),) * len(template.orders),
+        }
         return template.model_copy(update=update)
 
     def _begin(self, task: Task, arm: str, phase: str) -> None:

@@ -111,8 +111,8 @@ def harness(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedP
 
 
 def _locks(folder: Path) -> dict[str, str]:
-    """Locks on devices lie in the temporary folder: a run beside the tests does not stop them."""
-    return {"TMPDIR": str(folder)} if folder != ROOT else {}
+    """Locks on devices lie in the project's own folder: a run beside the tests does not stop them."""
+    return {"HARNESS_TEST_LOCKS": str(folder)}
 
 
 def lines(folder: Path) -> list[str]:

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -55,8 +54,8 @@ class Notes(Progress):
 
 @pytest.fixture(autouse=True)
 def _locks_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Locks on devices lie in the temporary folder: a run beside the tests does not stop them."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    """A run beside the tests does not stop them."""
+    monkeypatch.setattr(isolate, "_LOCK_FOLDER", tmp_path)
 
 
 @pytest.fixture

@@ -25,6 +25,13 @@ if os.environ.get("HARNESS_TEST_QUIET"):
 
     telemetry.probe_for = lambda device_type, uuid: _Quiet()
 
+if not _worker and (_folder := os.environ.get("HARNESS_TEST_LOCKS")):
+    from pathlib import Path
+
+    from harness import isolate
+
+    isolate._LOCK_FOLDER = Path(_folder)
+
 if _worker and os.environ.get("HARNESS_TEST_NO_INDUCTOR"):
     # Dynamo's graphs run eagerly: what is tested is the command line, not a compiler.
     from harness.measure.arms import GraphCounter
