@@ -20,9 +20,13 @@ def top(tmp_path: Path) -> Path:
     return tmp_path
 
 
+_OUTER = ("PYTHON", "PYTHONPATH", "MAKEFLAGS", "MAKELEVEL")
+"""What a make that runs these tests has set."""
+
+
 def would_run(top: Path, *arguments: str, path: Path | None = None, **variables: str) -> str:
     """Output of `make -n`; `path` comes first on the PATH."""
-    env = {name: value for name, value in os.environ.items() if name not in ("PYTHON", "MAKEFLAGS", "MAKELEVEL")}
+    env = {name: value for name, value in os.environ.items() if name not in _OUTER}
     if path is not None:
         env["PATH"] = f"{path}{os.pathsep}{env['PATH']}"
     return subprocess.run(
