@@ -26,7 +26,7 @@ def arm(call: object, contract: Contract = Contract.TOLERANCE) -> Arm:
 
 @pytest.mark.defence("gate_poison")
 def test_poison_fills_memory_of_each_output_with_nan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which block the next output gets is the allocator's business; the replayed path poisons the outputs themselves."""
+    """Which block the next output gets is the allocator's business; the replay check poisons outputs themselves."""
     tried = gate()
     reference = tried.reference(tried.draw())
     made: list[torch.Tensor] = []
