@@ -147,7 +147,8 @@ class Supervisor:
 
     def build_ahead(self, tasks: list[Task]) -> list[Task]:
         """Fill the compile caches with several builders at once; the tasks with their build times."""
-        self.progress.step("compiling ahead", "", "")
+        if self.job.device_type == "cuda":
+            self.progress.step("compiling ahead", "", "")
         log = self._log_file(f"{self.job.op}-builders")
         return build_ahead(self.job, tasks, self._worker_environment(), log)
 

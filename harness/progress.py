@@ -59,7 +59,7 @@ class LiveProgress(Progress):
 
     def step(self, task: str, arm: str, phase: str) -> None:
         """See `Progress.step`; off a terminal, one line as each comparison starts, so that a log shows life."""
-        if not self.console.is_terminal and task != self._current:
+        if task and not self.console.is_terminal and task != self._current:
             self.console.print(f"  {escape(task)} ...", highlight=False)
         self._current = task
         self._bar.update(self._task, step=escape(" · ".join(part for part in (task, arm, phase) if part)[:70]))
