@@ -325,7 +325,7 @@ def test_real_worker_survives_its_candidates(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("death", ["exits_in_build", "segv_in_timing", "hangs_in_timing", "aborts_in_gate"])
 def test_real_worker_dies_in_other_ways(tmp_path: Path, death: str) -> None:
-    limits = {"HARNESS_TEST_LIMIT_S": "60"} if death.startswith("hangs") else {}
+    limits = {"HARNESS_TEST_LIMIT_S": "20"} if death.startswith("hangs") else {}
     (of,) = run(real(tmp_path, Task(case=ROOMY, context=None), EVIL_CRASHES=death, **limits))
     assert of.status is RunStatus.MEASURED, of.reason
     expected = {

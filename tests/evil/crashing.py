@@ -16,8 +16,6 @@ from harness.schema.vocabulary import Contract, Kind
 from tests.evil.wrong_results import EVIL
 
 _LARGE = 1024
-_TIMED_CALLS = 500
-"""More calls than everything before the timing makes, fewer than the timing."""
 _wanted = os.environ.get("EVIL_CRASHES", "").split(",")
 _calls = [0]
 
@@ -87,10 +85,18 @@ if "exits_in_build" in _wanted:
         sys.exit(0)
 
 
-def _after_many_calls(name: str, end: Callable[[], None]) -> Candidate:
+def _is_timed() -> bool:
+    """Whether the sampler is among the callers."""
+    frame = sys._getframe()
+    while frame := frame.f_back:  # type: ignore[assignment]
+        if frame.f_code.co_filename.endswith("sampler.py"):
+            return True
+    return False
+
+
+def _while_timed(name: str, end: Callable[[], None]) -> Candidate:
     def run(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        _calls[0] += 1
-        if _calls[0] > _TIMED_CALLS:
+        if _is_timed():
             end()
         return native(x, weight, eps).contiguous()
 
@@ -107,7 +113,7 @@ def _after_many_calls(name: str, end: Callable[[], None]) -> Candidate:
 
 
 if "segv_in_timing" in _wanted:
-    segv_in_timing = _after_many_calls("segv_in_timing", _segfault)
+    segv_in_timing = _while_timed("segv_in_timing", _segfault)
 
 if "hangs_in_timing" in _wanted:
-    hangs_in_timing = _after_many_calls("hangs_in_timing", lambda: time.sleep(600))
+    hangs_in_timing = _while_timed("hangs_in_timing", lambda: time.sleep(600))

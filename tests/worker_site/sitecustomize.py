@@ -45,5 +45,4 @@ if _worker and os.environ.get("HARNESS_TEST_NO_INDUCTOR"):
 if _worker and (_limit_s := os.environ.get("HARNESS_TEST_LIMIT_S")):
     from harness.measure.link import Phase
 
-    for _phase in Phase:
-        _phase.limit_s = float(_limit_s)
+    Phase.SAMPLE.limit_s = float(_limit_s)
