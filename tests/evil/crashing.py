@@ -41,19 +41,17 @@ def honest_rewrite(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return native(x, weight, eps)
 
 
-@_candidate(Kind.TRITON)
-def raises(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """An exception of Python's."""
-    raise ValueError("boom\nand more")
-
-
-@_candidate(Kind.TRITON)
-def out_of_memory(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """What torch raises when the device is full."""
-    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 EiB.")
-
-
 if "segv_in_gate" in _wanted:
+
+    @_candidate(Kind.TRITON)
+    def raises(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """An exception of Python's."""
+        raise ValueError("boom\nand more")
+
+    @_candidate(Kind.TRITON)
+    def out_of_memory(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """What torch raises when the device is full."""
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 EiB.")
 
     @_candidate(Kind.TRITON)
     def segv_in_gate(x: Tensor, weight: Tensor, eps: float) -> Tensor:
