@@ -1,5 +1,6 @@
 """Content hashes: of JSON values, and of the sources that shaped a number. Imports neither torch nor a candidate."""
 
+import ast
 import hashlib
 import json
 import re
@@ -56,17 +57,47 @@ def harness_sha256(root: Path) -> str:
 
 
 def op_sha256(root: Path, op: str, tolerance: Any) -> str:
-    """Hash of what an op's numbers depend on below `root`: its folder, the providers', shared modules, its tolerance.
+    """Hash of what an op's isolated and in-context numbers depend on below `root`: every file of its folder but its
+    wirings (they bind it to models and shape no µbench number), every module of `candidates` that these import,
+    directly or not, and its tolerance.
 
     The manifest's cases are left out: each measurement holds its own case, so a new case leaves the old evidence
     fresh. `tolerance` is the manifest's, as JSON values.
     """
-    folders = (root / "candidates" / op, root / "candidates" / "_providers")
-    shared = (root / "candidates").glob("_*.py")
-    files = (
-        file for file in (*shared, *(file for folder in folders for file in folder.rglob("*"))) if _is_source(file)
-    )
-    return content_sha256([files_sha256(root, files), tolerance])
+    folder = (file for file in (root / "candidates" / op).rglob("*") if _is_source(file))
+    own = {file for file in folder if not file.name.startswith("wiring")}
+    return content_sha256([files_sha256(root, _with_imported(root, own)), tolerance])
+
+
+def _with_imported(root: Path, files: set[Path]) -> set[Path]:
+    """`files` and the modules below `root/candidates` that they import by statement, transitively."""
+    found = set(files)
+    todo = [file for file in files if file.suffix == ".py"]
+    while todo:
+        new = _imported(root, todo.pop()) - found
+        found |= new
+        todo += new
+    return found
+
+
+def _imported(root: Path, file: Path) -> set[Path]:
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return set()  # the catalog says so; the file's own bytes are in the hash
+    names: set[str] = set()
+    package = file.relative_to(root).parent.parts
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            base = ".".join((*above, *filter(None, [node.module])))
+            names |= {base, *(f"{base}.{alias.name}" for alias in node.names)}
+    parts = [name.split(".") for name in names if name.split(".")[0] == "candidates"]
+    modules = {root.joinpath(*name[:end]) for name in parts for end in range(1, len(name) + 1)}
+    files = {path for module in modules for path in (module.with_suffix(".py"), module / "__init__.py")}
+    return {path for path in files if path.is_file()}
 
 
 def pins(file: Path) -> dict[str, str]:

@@ -13,10 +13,21 @@ from harness.errors import UserError
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    for name in ("candidates/rmsnorm/op.py", "candidates/_providers/sglang.py", "harness/op.py", "harness/store.py"):
+    texts = {
+        "candidates/rmsnorm/op.py": "from candidates._providers import sglang\nfrom ._kernels import tile",
+        "candidates/rmsnorm/_kernels.py": "import candidates.layernorm.kernels as rows",
+        "candidates/layernorm/kernels.py": "",
+        "candidates/_providers/__init__.py": "",
+        "candidates/_providers/sglang.py": "from candidates._providers.unpacked import folder",
+        "candidates/_providers/unpacked.py": "",
+        "candidates/_providers/vllm.py": "",
+        "harness/op.py": "",
+        "harness/store.py": "",
+    }
+    for name, text in texts.items():
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"# {name}\n")
+        file.write_text(text)
     return tmp_path
 
 
@@ -25,17 +36,23 @@ def root(tmp_path: Path) -> Path:
     [
         ("candidates/rmsnorm/op.py", True),
         ("candidates/rmsnorm/deep/kernel.cu", True),
+        ("candidates/rmsnorm/broken.py", True),
+        ("candidates/rmsnorm/wiring.py", False),
         ("candidates/_providers/sglang.py", True),
+        ("candidates/_providers/__init__.py", True),
+        ("candidates/_providers/unpacked.py", True),
+        ("candidates/_providers/vllm.py", False),
+        ("candidates/layernorm/kernels.py", True),
         ("candidates/layernorm/op.py", False),
         ("candidates/rmsnorm/__pycache__/op.cpython-312.pyc", False),
         ("candidates/rmsnorm/.swap", False),
         ("harness/op.py", False),
     ],
 )
-def test_op_hash_covers_the_op_and_the_providers(root: Path, name: str, changes: bool) -> None:
+def test_op_hash_covers_the_op_and_what_it_imports(root: Path, name: str, changes: bool) -> None:
     before = sources.op_sha256(root, "rmsnorm", {"atol": 0.01})
     (root / name).parent.mkdir(parents=True, exist_ok=True)
-    (root / name).write_text("changed")
+    (root / name).write_text("changed here")
     assert (sources.op_sha256(root, "rmsnorm", {"atol": 0.01}) != before) is changes
 
 
