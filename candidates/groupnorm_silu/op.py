@@ -38,6 +38,11 @@ def bytes_moved(case: Case) -> int:
     return (2 * case.numel + 2 * case.dims["C"]) * case.dtype.bytes
 
 
+def floor_bytes(case: Case) -> int:
+    """x in twice, for the statistics and to be normalised, y once out, weight and bias."""
+    return bytes_moved(case) + case.numel * case.dtype.bytes
+
+
 def check(case: Case) -> str | None:
     """Channels must divide into groups, and channels-last needs spatial dims."""
     channels, groups = case.dims["C"], case.params["groups"]
@@ -88,6 +93,7 @@ OP = Op(
     fake=fake,
     inputs=inputs,
     bytes_moved=bytes_moved,
+    floor_bytes=floor_bytes,
     check=check,
     contexts=(
         Context(

@@ -176,6 +176,13 @@ def test_native_is_group_norm_then_silu_in_any_float_dtype() -> None:
     torch.testing.assert_close(native(x, weight, bias, 4, 1e-5), z / (1 + torch.exp(-z)))
 
 
+def test_bytes_of_one_read_and_of_the_floor_of_two() -> None:
+    tiny = case(N=2, C=8, H=3, W=5)
+    assert OP.bytes_moved(tiny) == 4 * (2 * 240 + 2 * 8)
+    assert OP.floor_bytes is not None
+    assert OP.floor_bytes(tiny) == 4 * (3 * 240 + 2 * 8)
+
+
 def test_check_names_what_is_impossible() -> None:
     assert OP.check(case(N=1, C=10, H=4, W=4)) == "C=10 does not divide into groups=4"
     assert "needs spatial dims" in (OP.check(case(Layout.CHANNELS_LAST, N=1, C=8)) or "")
