@@ -3,28 +3,27 @@
 Read without torch. What only the op can judge (dim orders, params, contexts) is `check_against_op`.
 """
 
+import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
 from harness.errors import UserError
-from harness.schema.arithmetic import evaluate
-from harness.schema.case import Case, Confidence, Identifier, Layout
+from harness.schema import strict_yaml
+from harness.schema.case import Case, Identifier
+from harness.schema.manifest_checks import against_op, cross_problems
 from harness.schema.strict_yaml import Document, Loc, shown
-from harness.schema.validation import Problem, load_model, name, sentences
+from harness.schema.validation import Problem, sentences, validated
 
 if TYPE_CHECKING:
     from harness.op import Op
 
-MAX_REHEARSAL_NUMEL = 1 << 21
 NO_REF = "—"
-
-_RANKS = {Layout.CHANNELS_LAST: (4, 5), Layout.TRANSPOSED: (2, 3, 4, 5)}
-"""Numbers of dims that a layout has a meaning for, where it is not all."""
 
 
 class _Strict(BaseModel):
@@ -97,20 +96,82 @@ class Manifest(_Strict):
         return by_step
 
 
+@dataclass(frozen=True)
+class Draft:
+    """A manifest as far as it can be read: everything that is wrong with it, and the cases that are not."""
+
+    document: Document
+    manifest: Manifest | None
+    """None when something is wrong."""
+    cases: tuple[tuple[int, Case], ...]
+    """Cases that are right in themselves, with their places in the file."""
+    problems: tuple[Problem, ...]
+    """Beside what the reader of the file refused."""
+
+    def sentences(self, op: "Op | None" = None) -> list[str]:
+        """What is wrong, one `file:line: sentence` each; with an op also what it finds impossible."""
+        against = [*self.problems, *(_op_problems(self, op) if op is not None else ())]
+        return sentences(self.document, against)
+
+
+def read_manifest(path: Path) -> Draft:
+    """Read one manifest with all its errors at once; raises `UserError` for a file that is not YAML."""
+    document = strict_yaml.read(path)
+    manifest, problems = validated(document, Manifest)
+    if manifest is not None:
+        manifest._document = document
+        cases = tuple(enumerate(manifest.cases))
+        problems = [*cross_problems(document, manifest.op, manifest.deciding_models, cases, frozenset())]
+        return Draft(document, None if problems else manifest, cases, tuple(problems))
+    listed = document.data.get("cases")
+    listed = listed if isinstance(listed, list) else []
+    cases = tuple((index, case) for index, raw in enumerate(listed) if (case := _case_of(document, index, raw)))
+    right = {index for index, _ in cases}
+    doubtful = frozenset(
+        raw.get("model") if isinstance(raw, dict) else None for index, raw in enumerate(listed) if index not in right
+    ) | (frozenset() if listed else {None})
+    deciding = document.data.get("deciding_models")
+    names = tuple(name for name in deciding if isinstance(name, str)) if isinstance(deciding, list) else ()
+    op = document.data.get("op")
+    more = cross_problems(document, op if isinstance(op, str) else None, names, cases, doubtful)
+    return Draft(document, None, cases, (*problems, *more))
+
+
+def _case_of(document: Document, index: int, raw: object) -> Case | None:
+    if any(loc[:2] == ("cases", index) for loc, _, _ in document.refused):
+        return None
+    try:
+        return Case.model_validate_json(json.dumps(raw), strict=True)
+    except ValidationError:
+        return None
+
+
 def load_manifest(path: Path) -> Manifest:
     """Read and check one manifest; raises `UserError` with one line for each error, each with file, line and fix."""
-    manifest, document = load_model(path, Manifest)
-    manifest._document = document
-    if problems := sentences(document, _problems(manifest)):
-        raise UserError("\n".join(problems))
-    return manifest
+    draft = read_manifest(path)
+    if draft.manifest is None:
+        raise UserError("\n".join(draft.sentences()))
+    return draft.manifest
+
+
+def manifest_files(folder: Path) -> list[Path]:
+    """The manifests of a folder, and files that look like one."""
+    return sorted(folder.glob("*.y*ml"))
 
 
 def load_manifests(folder: Path) -> dict[str, Manifest]:
     """All manifests of a folder by op, in the order of the RFC's table; raises `UserError` with all errors of all."""
+    manifests, problems = readable_manifests(folder)
+    if problems:
+        raise UserError("\n".join(problems))
+    return manifests
+
+
+def readable_manifests(folder: Path) -> tuple[dict[str, Manifest], list[str]]:
+    """The manifests that are in order, by op in the order of the RFC's table, and the errors of all the others."""
     manifests: list[Manifest] = []
     problems: list[str] = []
-    for path in sorted(folder.glob("*.y*ml")):
+    for path in manifest_files(folder):
         try:
             if path.suffix != ".yaml":
                 raise UserError(f"{shown(path)}: manifests end in .yaml; rename the file.")
@@ -126,131 +187,24 @@ def load_manifests(folder: Path) -> dict[str, Manifest]:
         ]
     if not manifests and not problems:
         problems.append(f"{shown(folder)}: there are no manifests; name a folder with <op>.yaml files.")
-    if problems:
-        raise UserError("\n".join(problems))
-    return {manifest.op: manifest for manifest in manifests}
+    return {manifest.op: manifest for manifest in manifests}, problems
 
 
 def check_against_op(manifest: Manifest, op: "Op") -> list[str]:
     """What the op finds impossible in its manifest, one `file:line: sentence` each: dim orders, params, contexts."""
-    problems: list[Problem] = []
-    if manifest.op != op.id:
-        problems.append((("op",), f"`op` is {manifest.op} and the op calls itself {op.id}; give both one id."))
-    for index, case in enumerate(manifest.cases):
+    draft = Draft(manifest._document, manifest, tuple(enumerate(manifest.cases)), ())
+    return draft.sentences(op)
+
+
+def _op_problems(draft: Draft, op: "Op") -> Iterator[Problem]:
+    called = draft.document.data.get("op")
+    if called != op.id:
+        yield ("op",), f"`op` is {called} and the op calls itself {op.id}; give both one id."
+    for index, case in draft.cases:
         here: Loc = ("cases", index)
-        problems += [((*here, *loc), f"case {case.id}: {sentence}") for loc, sentence in _against_op(case, op)]
-    return sentences(manifest._document, problems)
+        yield from (((*here, *loc), f"case {case.id}: {sentence}") for loc, sentence in against_op(case, op))
 
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema of a manifest, for editors and other tools."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | Manifest.model_json_schema()
-
-
-def _against_op(case: Case, op: "Op") -> Iterator[Problem]:
-    orders = " or ".join(f"({', '.join(order)})" for order in op.dims)
-    order_fits = tuple(case.dims) in op.dims
-    if not order_fits:
-        yield ("dims",), f"dims ({', '.join(case.dims)}) are not what {op.id} takes; write {orders}."
-    params_fit = True
-    for param, expected in op.params.items():
-        if param not in case.params:
-            params_fit = False
-            yield ("params",), f"`params.{param}` is missing; add it, it is of type {expected.__name__}."
-        elif type(case.params[param]) is not expected:
-            params_fit = False
-            value = case.params[param]
-            yield (
-                ("params", param),
-                f"`params.{param}` is {value!r} of type {type(value).__name__}; write a value of type "
-                f"{expected.__name__}.",
-            )
-    for param in case.params.keys() - op.params.keys():
-        yield ("params", param), f"{op.id} takes no `{param}`; remove it; it takes {', '.join(op.params)}."
-    known = [context.id for context in op.contexts]
-    for position, context in enumerate(case.contexts):
-        if context not in known:
-            yield (
-                ("contexts", position),
-                f"{op.id} has no context `{context}`; choose from {', '.join(known) or 'none'}.",
-            )
-    if order_fits and params_fit:
-        for loc, sized in ((("dims",), case), (("rehearsal",), case.rehearsed())):
-            if (sentence := op.check(sized)) is not None:
-                yield loc, f"`{loc[0]}` is impossible: {sentence.rstrip('.')}; correct it."
-
-
-def _problems(manifest: Manifest) -> Iterator[Problem]:
-    """What pydantic cannot see: everything that needs two places of the file."""
-    document = manifest._document
-    if manifest.op != document.path.stem:
-        yield ("op",), f"`op` is {manifest.op} and the file is {document.path.name}; give both one name."
-    yield from _deciding_problems(manifest)
-    orders: dict[frozenset[str], tuple[str, ...]] = {}
-    ids: dict[str, int] = {}
-    measured: dict[tuple[object, ...], str] = {}
-    for index, case in enumerate(manifest.cases):
-        here: Loc = ("cases", index)
-        line = document.lines[(*here, "id")]
-        if (first := ids.setdefault(case.id, line)) != line:
-            yield (*here, "id"), f"case id `{case.id}` stands here again (first on line {first}); give it its own."
-            continue
-        order = orders.setdefault(frozenset(case.dims), tuple(case.dims))
-        if order != tuple(case.dims):
-            yield (
-                (*here, "dims"),
-                f"case {case.id}: dims are ({', '.join(case.dims)}) here and ({', '.join(order)}) above; "
-                "use one order.",
-            )
-        shape = (case.model, case.step, *case.dims.items(), case.dtype, *sorted(case.params.items()))
-        if (twin := measured.setdefault(shape, case.id)) != case.id:
-            yield (
-                (*here, "dims"),
-                f"case {case.id}: `{twin}` has the same model, step, dims and params, so its calls would count "
-                "twice; add up the calls, or name another step.",
-            )
-        for loc, sentence in _case_problems(case):
-            yield (*here, *loc), f"`{name(document, (*here, *loc))}` {sentence}"
-
-
-def _deciding_problems(manifest: Manifest) -> Iterator[Problem]:
-    for index, model in enumerate(manifest.deciding_models):
-        loc = ("deciding_models", index)
-        confidences = {case.confidence for case in manifest.cases if case.model == model}
-        if model in manifest.deciding_models[:index]:
-            yield loc, f"deciding model `{model}` stands here twice; keep one."
-        elif not confidences:
-            models = ", ".join(dict.fromkeys(case.model for case in manifest.cases))
-            yield loc, f"deciding model `{model}` has no case; add one, or choose from {models}."
-        elif confidences == {Confidence.MEMORY}:
-            yield loc, f"deciding model `{model}` has only cases from memory; add one whose dims were read or derived."
-
-
-def _case_problems(case: Case) -> Iterator[Problem]:
-    ranks = _RANKS.get(case.layout)
-    if ranks and len(case.dims) not in ranks:
-        wanted = " or ".join(map(str, ranks))
-        yield ("layout",), f"is {case.layout}, which needs {wanted} dims and there are {len(case.dims)}; correct one."
-    if len(set(case.contexts)) < len(case.contexts):
-        yield ("contexts",), "names a context twice; keep one."
-    if tuple(case.rehearsal) != tuple(case.dims):
-        yield ("rehearsal",), f"must have the same names in the same order as dims; write {', '.join(case.dims)}."
-    else:
-        for dim, size in case.rehearsal.items():
-            if size > case.dims[dim]:
-                yield ("rehearsal", dim), f"is {size}, larger than the case's {case.dims[dim]}; make it smaller."
-        if (numel := case.rehearsed().numel) > MAX_REHEARSAL_NUMEL:
-            yield ("rehearsal",), f"has {numel} elements; make it at most {MAX_REHEARSAL_NUMEL}, it runs on laptops."
-    if case.confidence is Confidence.DERIVED and not case.formula:
-        yield ("confidence",), "is derived and there is no `formula`; add one, such as `formula: {H: 1024 // 8}`."
-    for dim, expression in case.formula.items():
-        if dim not in case.dims:
-            yield ("formula", dim), f"names no dim; choose from {', '.join(case.dims)}."
-            continue
-        try:
-            value = evaluate(expression)
-        except ValueError as error:
-            yield ("formula", dim), f"cannot be checked: {error}; correct it."
-        else:
-            if value != case.dims[dim]:
-                yield ("formula", dim), f"gives {value} and dims.{dim} is {case.dims[dim]}; correct one of them."

@@ -49,6 +49,8 @@ class Document:
     data: dict[str, Any]
     lines: dict[Loc, int]
     """1-based line of each mapping key and each list item; `()` is the first line of the file's mapping."""
+    refused: tuple[tuple[Loc, int, str], ...] = ()
+    """Values that are not strict YAML, with line and sentence; `data` holds their text."""
 
     def known(self, loc: Loc) -> Loc:
         """The longest beginning of `loc` that stands in the file."""
@@ -61,9 +63,17 @@ class Document:
         return f"{shown(self.path)}:{self.lines[self.known(loc)]}"
 
 
+def read(path: Path) -> Document:
+    """Read one file; raises `UserError` with file, line and fix where it cannot be read on from."""
+    return _Reader(path, _text(path)).document()
+
+
 def load(path: Path) -> Document:
     """Read one file; raises `UserError` with file, line and fix for anything that is not strict YAML."""
-    return _Reader(path, _text(path)).document()
+    document = read(path)
+    if document.refused:
+        raise UserError("\n".join(f"{shown(path)}:{line}: {sentence}" for _, line, sentence in document.refused))
+    return document
 
 
 def _text(path: Path) -> str:
@@ -95,10 +105,17 @@ class _Reader:
         self.text = text
         self.lines: dict[Loc, int] = {}
         self.line = 1
+        self.refused: list[tuple[Loc, int, str]] = []
         self.events = self._events()
 
     def refuse(self, line: int, sentence: str) -> NoReturn:
-        raise UserError(f"{shown(self.path)}:{line}: {sentence}")
+        """Stop here, with all that was found on the way."""
+        found = [*((number, said) for _, number, said in self.refused), (line, sentence)]
+        raise UserError("\n".join(f"{shown(self.path)}:{number}: {said}" for number, said in found))
+
+    def note(self, loc: Loc, sentence: str) -> None:
+        """Something is wrong on this line, and the rest can be read all the same."""
+        self.refused.append((loc, self.line, sentence))
 
     def document(self) -> Document:
         event = next(self.events)
@@ -112,7 +129,7 @@ class _Reader:
         next(self.events)
         if not isinstance(next(self.events), yaml.StreamEndEvent):
             self.refuse(self.line, "a second document begins here; keep one document per file.")
-        return Document(self.path, data, self.lines)
+        return Document(self.path, data, self.lines, tuple(self.refused))
 
     def _events(self) -> Iterator[yaml.Event]:
         """pyyaml's events without the stream start, each checked for anchors and tags; keeps `line` current."""
@@ -156,11 +173,15 @@ class _Reader:
             if event.value == "<<" and event.style is None:
                 self.refuse(line, "`<<`: merge keys are not allowed; write the keys out.")
             key = self._scalar(event, loc)
+            if self.refused and self.refused[-1][:2] == (loc, line):
+                self.refuse(line, self.refused.pop()[2])
             if not isinstance(key, str):
                 self.refuse(line, f"key `{event.value}` is not text; put it in quotes.")
             if key in data:
                 first = self.lines[(*loc, key)]
-                self.refuse(line, f"key `{key}` stands here a second time (first on line {first}); keep one.")
+                self.note((*loc, key), f"key `{key}` stands here a second time (first on line {first}); keep one.")
+                self._value(next(self.events), (*loc, key, "again"))
+                continue
             self.lines[(*loc, key)] = line
             data[key] = self._value(next(self.events), (*loc, key))
         return data
@@ -177,26 +198,30 @@ class _Reader:
         text: str = event.value
         for character in text:
             if character not in "\n\t" and unicodedata.category(character) in ("Cc", "Cs"):
-                self.refuse(self.line, f"the text holds the control character U+{ord(character):04X}; remove it.")
+                self.note(loc, f"the text holds the control character U+{ord(character):04X}; remove it.")
+                return ""
         if event.style is not None:
             return text
         if text in ("true", "false"):
             return text == "true"
         if text in _NULL:
             name = f"`{loc[-1]}`" if loc and isinstance(loc[-1], str) else "this entry"
-            self.refuse(self.line, f"{name} has no value; write one or remove it.")
+            self.note(loc, f"{name} has no value; write one or remove it.")
+            return text
         if _INTEGER.fullmatch(text):
             if len(text) > MAX_DIGITS:
-                self.refuse(self.line, f"`{text[:MAX_DIGITS]}...` has more than {MAX_DIGITS} digits; write less.")
+                self.note(loc, f"`{text[:MAX_DIGITS]}...` has more than {MAX_DIGITS} digits; write less.")
+                return text
             return int(text)
         if _FLOAT.fullmatch(text):
             if not math.isfinite(float(text)):
-                self.refuse(self.line, f"`{text}` is too large for a float; write a finite number.")
+                self.note(loc, f"`{text}` is too large for a float; write a finite number.")
+                return text
             return float(text)
         yaml_1_1_tag = _YAML_1_1.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
         if _SURPRISE.fullmatch(text) or yaml_1_1_tag != _TEXT_TAG:
-            self.refuse(
-                self.line,
+            self.note(
+                loc,
                 f"`{text}` means different things to different YAML readers; "
                 "write true, false or a plain decimal number, or put text in quotes.",
             )

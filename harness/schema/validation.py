@@ -32,28 +32,40 @@ _PLAIN = {
 
 def load_model(path: Path, model: type[Model]) -> tuple[Model, Document]:
     """Read one file as `model`; raises `UserError` with one line for each error, in the order of the file."""
-    document = strict_yaml.load(path)
+    document = strict_yaml.read(path)
+    read, problems = validated(document, model)
+    if read is None:
+        raise UserError("\n".join(sentences(document, problems)))
+    return read, document
+
+
+def validated(document: Document, model: type[Model]) -> tuple[Model | None, list[Problem]]:
+    """The document as `model`, or None and what is wrong with it beside what the reader refused."""
     try:
         # the JSON mode: strict about types, and still takes an enum's text and a list for a tuple
-        return model.model_validate_json(json.dumps(document.data), strict=True), document
+        read = model.model_validate_json(json.dumps(document.data), strict=True)
+        return (None if document.refused else read), []
     except ValidationError as error:
         schema = model.model_json_schema()
+        refused = {loc for loc, _, _ in document.refused}
         found: dict[Loc, list[ErrorDetails]] = {}
         for details in error.errors(include_url=False):
             loc = details["loc"] if details["type"] == "missing" else document.known(details["loc"])
-            found.setdefault(loc, []).append(details)
+            if loc not in refused:
+                found.setdefault(loc, []).append(details)
         # a list whose items are all wrong is reported as too short as well
-        consequences = {loc[:length] for loc in found for length in range(len(loc))}
-        problems = [
+        consequences = {loc[:length] for loc in (*found, *refused) for length in range(len(loc))}
+        return None, [
             (loc, _sentence(document, schema, loc, errors)) for loc, errors in found.items() if loc not in consequences
         ]
-        raise UserError("\n".join(sentences(document, problems))) from error
 
 
 def sentences(document: Document, problems: Iterable[Problem]) -> list[str]:
-    """The problems as `file:line: sentence`, in the order of the file."""
-    in_order = sorted(problems, key=lambda problem: document.lines[document.known(problem[0])])
-    return [f"{document.place(loc)}: {sentence}" for loc, sentence in in_order]
+    """The problems and what the reader refused as `file:line: sentence`, in the order of the file."""
+    found = [(document.lines[document.known(loc)], sentence) for loc, sentence in problems]
+    found += [(line, sentence) for _, line, sentence in document.refused]
+    in_order = sorted(found, key=lambda one: one[0])
+    return [f"{strict_yaml.shown(document.path)}:{line}: {sentence}" for line, sentence in in_order]
 
 
 def name(document: Document, loc: Loc) -> str:

@@ -14,14 +14,16 @@ from harness.errors import UserError
 from harness.op import Op
 from harness.schema.case import Case, Confidence, Dtype, Layout
 from harness.schema.manifest import (
-    MAX_REHEARSAL_NUMEL,
     Manifest,
     RowType,
     check_against_op,
     json_schema,
     load_manifest,
     load_manifests,
+    read_manifest,
+    readable_manifests,
 )
+from harness.schema.manifest_checks import MAX_REHEARSAL_NUMEL
 
 SHAPES = Path(__file__).parents[2] / "shapes"
 OPS = sorted(path.stem for path in SHAPES.glob("*.yaml"))
@@ -302,6 +304,63 @@ def test_load_manifests_lists_the_errors_of_all_files(tmp_path: Path) -> None:
     Path("other.yaml").write_text(GOOD.replace("op: norm", "op: other").replace("order: 1,", "order: 9,"))
     Path("norm.yaml").write_text(GOOD.replace("order: 1,", "order: 10,"))
     assert list(load_manifests(tmp_path)) == ["other", "norm"]
+
+
+def test_all_kinds_of_errors_come_at_once() -> None:
+    """What the reader refuses, wrong types, and what needs two places: nobody has to run it three times."""
+    text = (
+        GOOD.replace("calls: 2", "calls: yes")
+        .replace("rtol: 0.01", "rtol: 0.01\n  rtol: 0.02")
+        .replace("calls: 90", "calls: 90\n    calls: 91")
+        .replace("type: Single", "type: Simple")
+        .replace("op: norm", "op: nrom")
+    ) + GOOD[GOOD.index("  - id: big") : GOOD.index("  - id: small")].replace("S: 64", "S: 99999")
+    Path("norm.yaml").write_text(text)
+    with pytest.raises(UserError) as caught:
+        load_manifest(Path("norm.yaml"))
+    assert str(caught.value).splitlines() == [
+        "norm.yaml:1: `op` is nrom and the file is norm.yaml; give both one name.",
+        "norm.yaml:2: `row.type` is \"Simple\" and must be 'Single' or 'Fused'.",
+        "norm.yaml:6: key `rtol` stands here a second time (first on line 5); keep one.",
+        "norm.yaml:13: key `calls` stands here a second time (first on line 12); keep one.",
+        "norm.yaml:25: `yes` means different things to different YAML readers; write true, false or a plain decimal "
+        "number, or put text in quotes.",
+        "norm.yaml:43: `cases[big].rehearsal` has 153598464 elements; make it at most 2097152, it runs on laptops.",
+        "norm.yaml:43: `cases[big].rehearsal.S` is 99999, larger than the case's 32760; make it smaller.",
+    ]
+
+
+def test_what_needs_two_places_is_said_beside_a_case_that_cannot_be_read() -> None:
+    text = GOOD.replace("calls: 2", "calls: two").replace("rehearsal: {B: 1, S: 64", "rehearsal: {B: 9, S: 64")
+    Path("norm.yaml").write_text(text)
+    draft = read_manifest(Path("norm.yaml"))
+    assert draft.manifest is None
+    assert [case.id for _, case in draft.cases] == ["big"]
+    assert draft.sentences(_op(id="rms")) == [
+        "norm.yaml:1: `op` is norm and the op calls itself rms; give both one id.",
+        "norm.yaml:18: `cases[big].rehearsal.B` is 9, larger than the case's 1; make it smaller.",
+        "norm.yaml:19: case big: rms has no context `residual_add`; choose from none.",
+        'norm.yaml:23: `cases[small].calls` is "two" and must be a whole number.',
+    ]
+
+
+def test_deciding_models_are_not_judged_by_cases_that_cannot_be_read() -> None:
+    text = GOOD.replace("calls: 90", "calls: many").replace("deciding_models: [wan]", "deciding_models: [wan, qwen]")
+    with pytest.raises(UserError) as caught:
+        manifest(text)
+    assert str(caught.value).splitlines() == [
+        "norm.yaml:6: deciding model `qwen` has no case; add one, or choose from flux.",
+        'norm.yaml:11: `cases[big].calls` is "many" and must be a whole number.',
+    ]
+
+
+def test_one_broken_manifest_leaves_the_others_readable() -> None:
+    Path("norm.yaml").write_text(GOOD)
+    Path("other.yaml").write_text("op: other\n")
+    good, problems = readable_manifests(Path())
+    assert list(good) == ["norm"]
+    assert problems
+    assert all(line.startswith("other.yaml:1: ") for problem in problems for line in problem.splitlines())
 
 
 def _op(**changes: Any) -> Op:

@@ -193,12 +193,20 @@ def test_arbitrary_bytes_raise_nothing_but_user_errors(raw: bytes) -> None:
     try:
         read(raw)
     except UserError as error:
-        sentence = str(error)
+        sentences = str(error).split("\n")
     else:
         return
-    assert "\n" not in sentence
-    assert sentence.startswith("x.yaml:")
-    assert sentence.endswith(".")
+    assert sentences
+    assert all(sentence.startswith("x.yaml:") and sentence.endswith(".") for sentence in sentences)
+
+
+def test_every_value_that_is_refused_is_told_in_one_go() -> None:
+    with pytest.raises(UserError) as caught:
+        read("a: yes\nb: {c: 010, d: [null, 1]}\na: {e: 2}\nf: `g`\n")
+    assert [line.split("`")[0] for line in str(caught.value).splitlines()] == [
+        "x.yaml:1: ", "x.yaml:2: ", "x.yaml:2: this entry has no value; write one or remove it.", "x.yaml:3: key ",
+        "x.yaml:4: not valid YAML (found character '",
+    ]  # fmt: skip
 
 
 text = st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=20)
