@@ -1,0 +1,34 @@
+"""Run by test_rope_wan.py: compiles the kernel at some real shapes for sm_90."""
+
+import torch
+
+from candidates.rope_wan import launch
+from tests.candidates.hopper import print_facts
+
+BF16, FP32 = torch.bfloat16, torch.float32
+
+
+def _call(S: int, H: int, D: int = 128, pairs: str = "interleaved", width: str = "half", tables: torch.dtype = BF16,
+          R: int = 128, k_heads: int = 0) -> object:  # fmt: skip
+    x = torch.empty((1, S, H, D), dtype=BF16, device="meta")
+    table = torch.empty((S, R if width == "full" else R // 2), dtype=tables, device="meta")
+    if k_heads:
+        k = torch.empty((1, S, k_heads, D), dtype=BF16, device="meta")
+        return launch.rope_qk(x, k, table, table, pairs, width)
+    return launch.rope(x, table, table, pairs, width)
+
+
+if __name__ == "__main__":
+    print_facts(
+        {
+            "wan 1.3b": lambda: _call(32760, 12),
+            "wan 14b": lambda: _call(75600, 40),
+            "wan 14b, heads of one of eight ranks": lambda: _call(32760, 5),
+            "wan of diffusers": lambda: _call(32760, 40, width="full", tables=FP32),
+            "z-image": lambda: _call(4224, 30),
+            "qwen3 q": lambda: _call(2048, 32, pairs="halves", width="full"),
+            "qwen3 q and k": lambda: _call(2048, 32, pairs="halves", width="full", k_heads=4),
+            "ltx": lambda: _call(6144, 1, D=2048, width="full", tables=FP32, R=2048),
+            "part of a head": lambda: _call(4096, 32, R=64),
+        }
+    )

@@ -1,0 +1,115 @@
+"""Run by test_rope_wan.py with TRITON_INTERPRET=1; prints what it saw as JSON."""
+
+import json
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from candidates.rope_wan import inhouse, launch
+from candidates.rope_wan.contexts import CONTEXTS
+from candidates.rope_wan.launch import Plan
+from candidates.rope_wan.op import OP, native
+from harness.measure.inputs import SeededDraw
+from harness.op import Args, Candidate
+from harness.schema.case import Case, Layout
+from tests.candidates.rope_cases import FORMS, rope_case
+
+L = Layout
+
+
+def drawn(case: Case, context: str | None = None) -> Args:
+    return (OP.context(context) if context else OP).inputs(case, SeededDraw(0, torch.float32, torch.device("cpu")))
+
+
+def error(got: Tensor | tuple[Tensor, ...], args: Args, context: str | None) -> float:
+    upcast = {name: y.double() if isinstance(y, Tensor) and y.is_floating_point() else y for name, y in args.items()}
+    right = (OP.context(context).compose(native) if context else native)(**upcast)
+    pairs = zip(*(y if isinstance(y, tuple) else (y,) for y in (got, right)), strict=True)
+    return max((a - b).abs().max().item() if a.numel() else 0.0 for a, b in pairs)
+
+
+def compare(case: Case, candidate: Candidate) -> dict[str, Any]:
+    args = drawn(case, candidate.context)
+    before = args["q" if "q" in args else "x"].clone()
+    out = candidate.run(**args)
+    return {
+        "error": error(out, args, candidate.context),
+        "contiguous": all(y.is_contiguous() for y in (out if isinstance(out, tuple) else (out,))),
+        "input_kept": torch.equal(args["q" if "q" in args else "x"], before),
+    }
+
+
+def alone() -> dict[str, Any]:
+    cases = {name: rope_case(**form) for name, form in FORMS.items()}
+    cases |= {f"{name}, odd sizes": rope_case(B=3, S=5, H=7, D=24, **form) for name, form in FORMS.items()}
+    cases |= {f"layout {layout}": rope_case(layout=layout) for layout in Layout}
+    cases |= {f"layout {layout}, halves": rope_case(pairs="halves", layout=layout) for layout in Layout}
+    for pairs in ("interleaved", "halves"):
+        cases[f"{pairs}, part of a head"] = rope_case(pairs=pairs, rotary_dim=12, D=40)
+        cases[f"{pairs}, part of a head, full width"] = rope_case(pairs=pairs, form="rotate_half", width="full",
+                                                                 rotary_dim=10, D=16)  # fmt: skip
+    cases["one wide head"] = rope_case(B=1, S=3, H=1, D=2048, width="full", positions="per_batch")
+    cases["one token"] = rope_case(B=1, S=1, H=32, D=128, pairs="halves")
+    cases["many tokens"] = rope_case(B=1, S=150, H=3, D=64)
+    cases["empty"] = rope_case(B=2, S=3, H=4, D=16).model_copy(update={"dims": {"B": 0, "S": 3, "H": 4, "D": 16}})
+    return {name: compare(case, inhouse.triton_rope) for name, case in cases.items()}
+
+
+def in_context() -> dict[str, Any]:
+    seen: dict[str, Any] = {}
+    for name, form in FORMS.items():
+        if form.get("positions") != "per_head":
+            case = rope_case(B=2, S=5, H=8, D=16, heads_per_kv=4, **form)
+            seen[f"qk {name}"] = compare(case, inhouse.triton_rope_qk)
+        seen[f"joint {name}"] = compare(rope_case(B=2, S=5, H=3, D=16, **form), inhouse.triton_rope_joint)
+        seen[f"ulysses {name}"] = compare(rope_case(B=2, S=5, H=12, D=16, **form), inhouse.triton_rope_packed)
+    seen["qk sliced"] = compare(rope_case(layout=L.SLICED), inhouse.triton_rope_qk)
+    seen["qk of three heads each"] = compare(rope_case(B=1, S=9, H=3, D=32), inhouse.triton_rope_qk)
+    return seen
+
+
+def plans() -> dict[str, float]:
+    """Tiles that make_plan does not choose, on a shape that none of them divides."""
+    args = drawn(rope_case(B=2, S=7, H=5, D=24, positions="per_batch"))
+    seen = {}
+    for tokens in (1, 2, 8):
+        for heads in (1, 4, 8):
+            plan = Plan(tokens, heads, warps=1)
+            out = launch.rope(args["x"], args["cos"], args["sin"], "interleaved", "half", plan)
+            seen[f"{tokens} x {heads}"] = error(out, args, None)
+    return seen
+
+
+def rounding() -> dict[str, int]:
+    """Elements that differ from native where x and tables are bf16 values held in fp32: none may, nothing rounds."""
+    args = drawn(rope_case(B=1, S=40, H=4, D=64, table_dtype="float32"))
+    args = {name: y.bfloat16().float() if isinstance(y, Tensor) else y for name, y in args.items()}
+    return {"differ": int((inhouse.triton_rope.run(**args) != native(**args)).sum())}
+
+
+def opcheck() -> dict[str, str]:
+    results: dict[str, str] = {}
+    for candidate in (value for value in vars(inhouse).values() if isinstance(value, Candidate)):
+        op = torch.library.custom_op(f"rehearsal::{candidate.name}", candidate.run, mutates_args=())
+        op.register_fake(candidate.fake or OP.fake)
+        for name in ("wan", "complex"):
+            args = drawn(rope_case(B=2, S=4, H=4, D=16, **FORMS[name]), candidate.context)
+            checked = torch.library.opcheck(op, (), args)
+            results |= {f"{candidate.name} {name} {test}": result for test, result in checked.items()}
+    return results
+
+
+if __name__ == "__main__":
+    assert {context.id for context in CONTEXTS} == {"qk", "joint", "ulysses"}
+    print(
+        json.dumps(
+            {
+                "alone": alone(),
+                "in_context": in_context(),
+                "plans": plans(),
+                "rounding": rounding(),
+                "opcheck": opcheck(),
+            }
+        )
+    )
