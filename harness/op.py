@@ -66,6 +66,8 @@ class Context:
     """Given an implementation of the op, the function to time: it is compiled as a whole, `fullgraph`."""
     bytes_moved: Callable[[Case], int]
     """Bytes the composed function must move: each distinct input once and each output once."""
+    scratch: tuple[str, ...] = ()
+    """Its own inputs that it hands to the op and nobody reads later: an op that works in place overwrites them too."""
 
 
 @dataclass(frozen=True)

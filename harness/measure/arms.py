@@ -137,8 +137,10 @@ def candidate_arm(candidate: Candidate, op: Op, context: Context | None) -> Arm:
     implementation = _implementation(candidate, op)
     registration = "custom_op"
     whole = candidate.context is not None
+    mutates, returns = candidate.mutates, candidate.returns
     if context is not None and not whole:
-        implementation, counter = _compiled(context.compose(implementation), candidate.name)
+        implementation, counter = _compiled(context.compose(_returning(implementation, returns)), candidate.name)
+        mutates, returns = (*mutates, *context.scratch) if mutates else (), ()
         registration = "compiled" if candidate.kind is Kind.REWRITE else "custom_op in compiled context"
     elif candidate.kind is Kind.REWRITE:
         implementation, counter = _compiled(implementation, candidate.name)
@@ -152,9 +154,22 @@ def candidate_arm(candidate: Candidate, op: Op, context: Context | None) -> Arm:
         registration,
         candidate=candidate,
         counter=counter,
-        mutates=candidate.mutates,
-        returns=candidate.returns,
+        mutates=mutates,
+        returns=returns,
     )
+
+
+def _returning(implementation: Impl, names: tuple[str, ...]) -> Impl:
+    """An implementation that writes its outputs into its arguments `names`, as one that returns them."""
+    if not names:
+        return implementation
+
+    def returning(**args: Any) -> Any:
+        implementation(**args)
+        outputs = tuple(args[name] for name in names)
+        return outputs if len(outputs) > 1 else outputs[0]
+
+    return returning
 
 
 @dataclass(frozen=True)

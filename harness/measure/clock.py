@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from harness.measure.arms import Arm
-from harness.measure.gate import copied_args, tensors_of
+from harness.measure.gate import copied_args, storage_bytes, tensors_of
 from harness.op import Args, Device
 from harness.schema.vocabulary import Cache, Method
 
@@ -118,8 +118,7 @@ class ArmSets:
 
     def distinct_bytes(self) -> int:
         """Bytes of input storage that no two sets share: counted, not assumed."""
-        tensors = [tensor for args in self.sets for tensor in tensors_of(args).values()]
-        return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+        return storage_bytes(tensor for args in self.sets for tensor in tensors_of(args).values())
 
     def load(self, args: Args) -> None:
         """Write other values (drawn like the first set) into the first set, mutated arguments into every set."""

@@ -43,16 +43,28 @@ def as_tuple(outputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
-def same_strided_copy(tensor: Tensor) -> Tensor:
-    """A copy in storage of its own with the same strides, gaps included (`clone` would close them)."""
-    storage = tensor.untyped_storage().clone()
+def same_strided_copy(tensor: Tensor, storage: torch.UntypedStorage | None = None) -> Tensor:
+    """A copy with the same strides, gaps included (`clone` would close them), in storage of its own or in `storage`."""
+    storage = tensor.untyped_storage().clone() if storage is None else storage
     copy = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     return copy.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 def copied_args(args: Args) -> Args:
-    """Arguments whose tensors are copies with the same strides."""
-    return {name: same_strided_copy(value) if isinstance(value, Tensor) else value for name, value in args.items()}
+    """Arguments whose tensors are copies with the same strides; views of one storage stay views of one storage."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    copies = dict(args)
+    for name, tensor in tensors_of(args).items():
+        original = tensor.untyped_storage()
+        if (key := original.data_ptr()) not in storages or not key:
+            storages[key] = original.clone()
+        copies[name] = same_strided_copy(tensor, storages[key])
+    return copies
+
+
+def storage_bytes(tensors: Iterable[Tensor]) -> int:
+    """Bytes of the storages behind tensors, each storage counted once."""
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
 @dataclass

@@ -12,7 +12,7 @@ from harness.measure.armstate import ArmState
 from harness.measure.clock import ArmSets, Clock, Rotation, clock_for, launches_for, plan_rotation
 from harness.measure.controls import copy_time_us
 from harness.measure.engagement import PROFILED_CALLS, profiled
-from harness.measure.gate import ArmGate, Gate, tensors_of
+from harness.measure.gate import ArmGate, Gate, storage_bytes, tensors_of
 from harness.measure.link import Link, Phase, synchronize, touching
 from harness.measure.sampler import Budget, Samples, host_time_us, sample, warm_up
 from harness.op import Args, Device
@@ -34,8 +34,8 @@ class TimedPart:
         self.link = link
         mutated = tuple(sorted({name for state in self.states for name in state.arm.mutates}))
         baseline = next(state.arm for state in self.states if state.arm.id == BASELINE_ID)
-        output_bytes = sum(output.untyped_storage().nbytes() for output in baseline.outputs(base))
-        input_bytes = sum(t.untyped_storage().nbytes() for t in tensors_of(base).values())
+        output_bytes = storage_bytes(baseline.outputs(base))
+        input_bytes = storage_bytes(tensors_of(base).values())
         clock = clock_for(device, capturable=True)
         estimates = self._estimates(clock, base)
         rotation = plan_rotation(input_bytes + output_bytes, device)
