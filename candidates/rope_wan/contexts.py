@@ -94,7 +94,7 @@ CONTEXTS = (
     ),
     Context(
         id="ulysses",
-        what=f"RoPE -> pack for the all-to-all over {ULYSSES_RANKS} ranks: ({ULYSSES_RANKS}, S, B, H/{ULYSSES_RANKS}, D)",
+        what=f"RoPE -> heads packed by rank for the all-to-all over {ULYSSES_RANKS} ranks",
         inputs=inputs,
         compose=_pack,
         bytes_moved=bytes_moved,

@@ -9,12 +9,10 @@ from harness.op import INHOUSE, candidate
 from harness.schema.vocabulary import Contract, Kind
 
 
-@candidate(
-    op="rope_wan", kind=Kind.TRITON, provider=INHOUSE, kernels=("rope_tile",), contract=Contract.TOLERANCE
-)
+@candidate(op="rope_wan", kind=Kind.TRITON, provider=INHOUSE, kernels=("rope_tile",), contract=Contract.TOLERANCE)
 def triton_rope(x: Tensor, cos: Tensor, sin: Tensor | None, form: str, pairs: str, width: str) -> Tensor:
     """Any strides, any form of the tables, read as they are."""
-    return launch.rope(x, cos, sin, pairs, width)
+    return launch.rope(x, cos, sin, form, pairs, width)
 
 
 def _both(q: Tensor, k: Tensor, *rest: object) -> tuple[Tensor, Tensor]:
@@ -29,7 +27,7 @@ def triton_rope_qk(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor | None, form: str, pairs: str, width: str
 ) -> tuple[Tensor, Tensor]:
     """q and k in one launch."""
-    return launch.rope_qk(q, k, cos, sin, pairs, width)
+    return launch.rope_qk(q, k, cos, sin, form, pairs, width)
 
 
 def _joined(x: Tensor, cos: Tensor, sin: Tensor | None, form: str, pairs: str, width: str, text: Tensor,
@@ -47,7 +45,7 @@ def triton_rope_joint(
     text: Tensor, cos_text: Tensor, sin_text: Tensor | None,
 ) -> Tensor:  # fmt: skip
     """Text and image tokens written into the joined tensor, a launch each."""
-    return launch.rope_joint(x, cos, sin, text, cos_text, sin_text, pairs, width)
+    return launch.rope_joint(x, cos, sin, text, cos_text, sin_text, form, pairs, width)
 
 
 def _packed(x: Tensor, *rest: object) -> Tensor:
@@ -61,4 +59,4 @@ def _packed(x: Tensor, *rest: object) -> Tensor:
 )  # fmt: skip
 def triton_rope_packed(x: Tensor, cos: Tensor, sin: Tensor | None, form: str, pairs: str, width: str) -> Tensor:
     """Written where the all-to-all wants it."""
-    return launch.rope_packed(x, cos, sin, pairs, width, ULYSSES_RANKS)
+    return launch.rope_packed(x, cos, sin, form, pairs, width, ULYSSES_RANKS)

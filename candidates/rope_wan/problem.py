@@ -58,7 +58,9 @@ def activation(case: Case, draw: Draw, name: str, *, tokens: int | None = None, 
     return draw.activation(name, (B, S, H, D), case.layout)
 
 
-def drawn_tables(case: Case, draw: Draw, name: str = "angle", tokens: int | None = None) -> tuple[Tensor, Tensor | None]:
+def drawn_tables(
+    case: Case, draw: Draw, name: str = "angle", tokens: int | None = None
+) -> tuple[Tensor, Tensor | None]:
     """cos and sin of drawn angles, in the form, width, dtype and shape of the case.
 
     From t = tan(angle/2), about N(0, 1): cos = (1-t²)/(1+t²) and sin = 2t/(1+t²) are exactly rounded operations, so

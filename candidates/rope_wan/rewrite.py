@@ -20,9 +20,7 @@ def _is_complex(case: Case, device: Device) -> str | None:
     return None if form == Form.COMPLEX else f"the {form} form is real already"
 
 
-@candidate(
-    op="rope_wan", kind=Kind.REWRITE, provider=TORCH, kernels=(), contract=Contract.TOLERANCE, guard=_is_complex
-)
+@candidate(op="rope_wan", kind=Kind.REWRITE, provider=TORCH, kernels=(), contract=Contract.TOLERANCE, guard=_is_complex)
 def real_form(x: Tensor, cos: Tensor, sin: Tensor | None, form: str, pairs: str, width: str) -> Tensor:
     """The complex form in real arithmetic, on the same complex tables."""
     cos, sin = (beside_heads(table) for table in halved(cos, sin, pairs, width))

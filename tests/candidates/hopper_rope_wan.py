@@ -14,8 +14,8 @@ def _call(S: int, H: int, D: int = 128, pairs: str = "interleaved", width: str =
     table = torch.empty((S, R if width == "full" else R // 2), dtype=tables, device="meta")
     if k_heads:
         k = torch.empty((1, S, k_heads, D), dtype=BF16, device="meta")
-        return launch.rope_qk(x, k, table, table, pairs, width)
-    return launch.rope(x, table, table, pairs, width)
+        return launch.rope_qk(x, k, table, table, "rotate_half", pairs, width)
+    return launch.rope(x, table, table, "pair" if width == "full" and R == 128 else "rotate_half", pairs, width)
 
 
 if __name__ == "__main__":

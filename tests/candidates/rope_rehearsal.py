@@ -76,7 +76,7 @@ def plans() -> dict[str, float]:
     for tokens in (1, 2, 8):
         for heads in (1, 4, 8):
             plan = Plan(tokens, heads, warps=1)
-            out = launch.rope(args["x"], args["cos"], args["sin"], "interleaved", "half", plan)
+            out = launch.rope(args["x"], args["cos"], args["sin"], "pair", "interleaved", "half", plan)
             seen[f"{tokens} x {heads}"] = error(out, args, None)
     return seen
 
