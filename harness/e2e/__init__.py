@@ -1,1 +1,1 @@
-"""Stage 2, end to end: takes the leaders that the store ranks and wires them into real models. Not built yet."""
+"""Stage two: a candidate wired into the real model against native + torch.compile, decided by the 1 % rule."""

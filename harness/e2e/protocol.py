@@ -1,0 +1,83 @@
+"""What the runner and the process of a cell say to each other, over the line that µbench workers use too."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter
+
+from harness.protocol import Begin, BlockQuery, Blocks, Message, Reply, TelemetryQuery
+from harness.schema.manifest import Tolerance
+from harness.schema.measurement import EnvironmentRecord
+from harness.schema.process import ProcessRecord
+from harness.schema.vocabulary import ArmStatus
+from harness.schema.workload import Component, Config
+
+DEFAULT_BUDGET_S = 300.0
+
+
+class CellSettings(Message):
+    """What the user can choose."""
+
+    seed: int = 20_260_101
+    budget_s: Annotated[float, Field(gt=0, le=36_000)] = DEFAULT_BUDGET_S
+    """Seconds one cell may take."""
+    tau0_log_pct: Annotated[float, Field(ge=0)] = 0.20
+    """Standard deviation between processes that the number of pairs is chosen by."""
+    slowdown_pct: Annotated[float, Field(ge=0, le=50)] = 0.0
+    """Slow the baseline by so much with a spin kernel: a positive that the rule must find. 0 is off."""
+
+
+class CellJob(Message):
+    """One process of a cell."""
+
+    kind: Literal["cell"] = "cell"
+    root: str
+    op: str
+    workload: str
+    family: str
+    config: Config
+    """Of the model, the component's own over the workload's."""
+    component: Component
+    device_type: Literal["cuda", "cpu"]
+    tolerance: Tolerance
+    candidates: tuple[str, ...]
+    quarantined: dict[str, tuple[ArmStatus, str]] = Field(default_factory=dict)
+    sequence: str
+    process: int
+    cold_compile: bool
+    pairs: int | None
+    """K; None in process 0, which chooses it from the spread of its first pairs."""
+    p_max: int | None
+    checkpoint: str | None = None
+    """Folder of a local checkpoint."""
+    settings: CellSettings
+    extra: tuple[str, ...] = ()
+
+
+class CellHello(Message):
+    """First message: where the process runs."""
+
+    kind: Literal["cell_hello"] = "cell_hello"
+    environment: EnvironmentRecord
+
+
+class CellDone(Message):
+    """The process is done."""
+
+    kind: Literal["cell_done"] = "cell_done"
+    record: ProcessRecord
+
+
+class CellRefused(Message):
+    """Nothing can be measured: one sentence says why."""
+
+    kind: Literal["cell_refused"] = "cell_refused"
+    reason: str
+
+
+FromCell = CellHello | Begin | BlockQuery | TelemetryQuery | Blocks | CellDone | CellRefused
+ToCell = CellJob | Reply
+
+from_cell: TypeAdapter[FromCell] = TypeAdapter(Annotated[FromCell, Field(discriminator="kind")])
+to_cell: TypeAdapter[ToCell] = TypeAdapter(Annotated[ToCell, Field(discriminator="kind")])

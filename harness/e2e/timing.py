@@ -1,0 +1,118 @@
+"""Wall clock over whole runs of a component, blocks of all arms in random order and its reverse.
+
+Not events: what a candidate saves or costs in launches counts end to end. One synchronise per sample.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import monotonic, perf_counter
+
+from harness.stats.orders import block_orders
+
+MIN_SAMPLE_S = 0.25
+"""A sample is at least this long: shorter components run several times in it."""
+WARM_UP_BLOCKS = 12
+"""Most blocks of warm-up; it ends as soon as two consecutive blocks agree on the baseline."""
+DISCARDED_BLOCKS = 1
+"""Blocks (of two samples an arm) thrown away after the warm-up."""
+AGREE = 0.01
+MAX_VOID_BLOCKS = 4
+
+
+@dataclass
+class Blocks:
+    """What was kept: per block the order of arms, per arm its (out, back) times in ms per run."""
+
+    orders: list[tuple[int, ...]] = field(default_factory=list)
+    times_ms: list[list[tuple[float, float]]] = field(default_factory=list)
+    void: int = 0
+    void_reason: str = ""
+    """Set when too many blocks were void: the process has no result."""
+    warm_up_blocks: int = 0
+    block_s: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """Times callables that each do one run."""
+
+    runs: Sequence[Callable[[], object]]
+    synchronize: Callable[[], None]
+    baseline: int
+
+    def runs_per_sample(self) -> int:
+        """So many runs of the baseline take `MIN_SAMPLE_S`; judged on one run after the compile."""
+        self.synchronize()
+        start = perf_counter()
+        self.runs[self.baseline]()
+        self.synchronize()
+        return max(1, round(MIN_SAMPLE_S / (perf_counter() - start) + 0.49))
+
+    def sample_ms(self, arm: int, repeats: int) -> float:
+        """Milliseconds per run over `repeats` runs with one synchronise at the end."""
+        run = self.runs[arm]
+        self.synchronize()
+        start = perf_counter()
+        for _ in range(repeats):
+            run()
+        self.synchronize()
+        return (perf_counter() - start) * 1e3 / repeats
+
+    def block(self, order: tuple[int, ...], repeats: int) -> list[tuple[float, float]]:
+        """One block: every arm on the way out and on the way back."""
+        times: list[list[float]] = [[] for _ in self.runs]
+        for arm in (*order, *reversed(order)):
+            times[arm].append(self.sample_ms(arm, repeats))
+        return [(out, back) for out, back in times]
+
+    def warm_up(self, orders: Sequence[tuple[int, ...]], repeats: int) -> int:
+        """Blocks until two consecutive ones agree on the baseline's median within 1 %, judged on times, never on
+        differences; then the discarded ones. Returns how many were run."""
+        done, previous = 0, 0.0
+        agree = False
+        while done < WARM_UP_BLOCKS and not agree:
+            median = statistics.median(self.block(orders[done], repeats)[self.baseline])
+            agree = bool(previous) and abs(median / previous - 1) < AGREE
+            done, previous = done + 1, median
+        for order in orders[done : done + DISCARDED_BLOCKS]:
+            self.block(order, repeats)
+        return done + DISCARDED_BLOCKS
+
+    def measure(
+        self,
+        blocks: Callable[[Blocks], int],
+        *,
+        repeats: int,
+        seed: int,
+        block_void: Callable[[float, float], str],
+        progress: Callable[[int, int], None],
+    ) -> Blocks:
+        """Warm up, then measure until `blocks` (asked after each, with what there is) says enough are kept.
+
+        `block_void(start, stop)`, in monotonic seconds, gives a reason to discard a block or "".
+        """
+        orders = block_orders(len(self.runs), 400, seed)
+        kept = Blocks(times_ms=[[] for _ in self.runs])
+        kept.warm_up_blocks = self.warm_up(orders, repeats)
+        for order in orders[kept.warm_up_blocks :]:
+            wanted = blocks(kept)
+            progress(len(kept.orders), wanted)
+            if len(kept.orders) >= wanted:
+                break
+            start = monotonic()
+            times = self.block(order, repeats)
+            stop = monotonic()
+            if reason := block_void(start, stop):
+                kept.void += 1
+                if kept.void == MAX_VOID_BLOCKS:
+                    kept.void_reason = f"{kept.void} blocks void, the last for: {reason}"
+                    break
+                continue
+            kept.orders.append(order)
+            kept.block_s.append(stop - start)
+            for arm, pair in enumerate(times):
+                kept.times_ms[arm].append(pair)
+        return kept

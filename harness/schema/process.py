@@ -1,0 +1,167 @@
+"""What one line of `results/<device>/e2e/` holds: one fresh process of an end-to-end cell, raw times included.
+
+A cell is one op in one component of one workload; a sequence is the processes that one call of the runner starts for
+it, all with the arms, pairs and limits declared before its second process. Times are ms per run. Format history:
+
+1. first format.
+"""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from harness.schema.measurement import EnvironmentRecord, Finite, GateRecord, Record, TelemetryRecord
+from harness.schema.vocabulary import ArmStatus, Contract, Kind, RunStatus
+from harness.schema.workload import Component
+
+PROCESS_SCHEMA_VERSION: Literal[1] = 1
+
+
+class ModelRole(StrEnum):
+    """What an arm is for."""
+
+    BASELINE = "baseline"
+    """Native + torch.compile, static shapes."""
+    BASELINE_DYNAMIC = "baseline_dynamic"
+    """Native + torch.compile(dynamic=True), as vllm-omni compiles its blocks: a win must hold against the faster."""
+    TWIN = "twin"
+    """Native again with its own code objects and its own compile: must not be told from the baseline."""
+    CEILING = "ceiling"
+    """The op's work left out: what a candidate that takes no time would gain."""
+    OPAQUE = "opaque"
+    """Native behind a custom op: what the lost fusion costs."""
+    POSITIVE = "positive"
+    """The baseline beside which every other arm is slowed by a known share: the known positive of the rule."""
+    CANDIDATE = "candidate"
+
+
+class CallsRecord(Record):
+    """Proof that the candidate is what ran."""
+
+    expected: int
+    """Calls of the op in one run of the unwired model, counted by hooks on its own modules."""
+    eager: int
+    """Calls of the candidate (and of native where its guard declined) in one eager run of the wired model."""
+    compiled: int | None = None
+    """Calls of the candidate's custom op in one run of the timed callable, from its profile; None for what is compiled
+    in (rewrites) and inside a replayed graph, where kernels are counted."""
+    kernels: dict[str, int] = Field(default_factory=dict)
+    """Launches in one run of the timed callable of each kernel the candidate declares, by the declared pattern."""
+    native_nodes: dict[str, int] = Field(default_factory=dict)
+    """Nodes of the compiled graphs that the native formula is made of, by pattern, in this arm."""
+    native_nodes_baseline: dict[str, int] = Field(default_factory=dict)
+    """The same in the baseline."""
+    declined: dict[str, str] = Field(default_factory=dict)
+    """Calls that the candidate's guard leaves to native: shape to reason."""
+
+
+class QualityRecord(Record):
+    """How far the model's output moved."""
+
+    rms_error: Finite
+    """Against an fp32 copy of the model, relative to the fp32 output's RMS."""
+    rms_error_native: Finite
+    """The baseline's own."""
+    bit_exact: bool
+    """Eager wired output equals eager native output."""
+    psnr_db: Finite | None = None
+    """Against native, with a real checkpoint only: random weights pass anything."""
+    ssim: Finite | None = None
+
+    @property
+    def ratio(self) -> float:
+        """The arm's error over native's: legal changes of rounding lie at 1.00 to 1.07, wrong kernels above 1.9."""
+        return self.rms_error / self.rms_error_native if self.rms_error_native else float(self.rms_error > 0) + 1.0
+
+
+class ModelArmRecord(Record):
+    """One arm of one process."""
+
+    id: str
+    role: ModelRole
+    kind: Kind
+    contract: Contract
+    status: ArmStatus
+    reason: str = ""
+    provider_version: str | None = None
+    source_sha256: str = ""
+    graph_count: int | None = None
+    """Graphs compiled for this arm up to the end of the warm-up."""
+    graphs_added: int = 0
+    """Graphs compiled while it was timed: 0, or the times are not of one program."""
+    compile_s: Finite = 0.0
+    """First run, compilation included."""
+    peak_bytes: int = 0
+    """Peak device memory of one run, weights included."""
+    calls: CallsRecord | None = None
+    shadow: GateRecord | None = None
+    """The gate's element rule over every call of one eager run, on the model's own activations."""
+    quality: QualityRecord | None = None
+    times_ms: tuple[tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]], ...] = ()
+    """Per block: time per run on the way out and on the way back; indexes `ProcessRecord.orders`."""
+
+
+class ProcessRecord(Record):
+    """One fresh process of a cell with all its arms interleaved. One line of the store."""
+
+    schema_version: Literal[1] = PROCESS_SCHEMA_VERSION
+    stage: Literal["e2e"] = "e2e"
+    op: str
+    workload: str
+    component: Component
+    """As run: on a CPU its `rehearsal` twin's sizes."""
+    sequence: str
+    """Id of the sequence of processes this one belongs to; processes of two sequences are never joined."""
+    process: Annotated[int, Field(ge=0)]
+    """Place in the sequence, from 0."""
+    cold_compile: bool
+    """Whether the compile caches were empty: processes 0, 2, 4, ..."""
+    p_max: int | None
+    """Processes declared for the sequence; fixed before process 1, so unknown in process 0."""
+    pairs: int
+    """K: blocks kept of this process."""
+    status: RunStatus
+    reason: str = ""
+    environment: EnvironmentRecord
+    library: str
+    """Distribution of the model code, with its version."""
+    checkpoint: str | None
+    """Content hash of the local checkpoint; None for random weights."""
+    attention_backend: str
+    upstream: dict[str, str]
+    """SHA-256 of the source of every upstream object that the wiring binds to."""
+    seed: int
+    op_bytes: Annotated[int, Field(ge=0)]
+    """Bytes the op must move in one run, over all its calls: `Op.bytes_moved`."""
+    copy_bytes_per_us: Annotated[float, Field(gt=0)]
+    """Copy bandwidth of the device, read plus write, measured in this process."""
+    runs_per_sample: int
+    orders: tuple[tuple[int, ...], ...]
+    timed_arms: tuple[str, ...]
+    arms: tuple[ModelArmRecord, ...]
+    start_s: Finite
+    """C0: from the start of the process to its first kept block."""
+    pair_s: Finite
+    """Seconds of one block over its number of arms times two: one baseline-candidate pair."""
+    telemetry: TelemetryRecord
+    phases_s: dict[str, Finite]
+    started_at: str
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ProcessRecord":
+        """Parts that contradict each other were not measured."""
+        if len({arm.id for arm in self.arms}) != len(self.arms):
+            raise ValueError("two arms have one id")
+        if any(sorted(order) != list(range(len(self.timed_arms))) for order in self.orders):
+            raise ValueError("an order is no permutation of the timed arms")
+        timed = [arm for arm in self.arms if arm.id in self.timed_arms]
+        if any(len(arm.times_ms) != len(self.orders) for arm in timed):
+            raise ValueError("a timed arm has not one pair of times for each block")
+        datetime.fromisoformat(self.started_at)
+        return self
+
+    def arm(self, arm_id: str) -> ModelArmRecord | None:
+        """The arm of that id, or None."""
+        return next((arm for arm in self.arms if arm.id == arm_id), None)
