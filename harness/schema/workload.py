@@ -17,7 +17,7 @@ from harness.schema.case import Confidence, Identifier
 from harness.schema.strict_yaml import Document, Loc
 from harness.schema.validation import Problem, load_model, sentences
 
-Config = dict[str, bool | int | float | str | tuple[int, ...]]
+Config = dict[str, bool | int | float | str | tuple[int, ...] | tuple[str, ...]]
 """Arguments of a model's constructor, or sizes of its inputs."""
 Size = Annotated[int, Field(strict=True, ge=1, le=1 << 20)]
 

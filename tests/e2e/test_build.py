@@ -1,0 +1,98 @@
+"""Models are what their libraries load, weights are the same bytes everywhere, copies share them."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.e2e.build import build, in_fp32, keep_fp32, load, randomise, sharing
+from harness.e2e.models import family, names
+from harness.errors import UserError
+from tests.e2e.twins import CPU, twin, workloads
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+NAMES = sorted(workloads())
+
+
+@pytest.mark.parametrize("name", ["wan2.1-t2v-1.3b", "flux.1-dev", "qwen-image", "wan-vae"])
+@torch.no_grad()
+def test_a_model_is_what_its_library_loads_in_bf16(name: str, tmp_path: Path) -> None:
+    of, model, inputs = twin(name)
+    model.save_pretrained(tmp_path)  # type: ignore[operator]
+    loaded = load(of, str(tmp_path), CPU)
+    assert {n: p.dtype for n, p in loaded.named_parameters()} == {n: p.dtype for n, p in model.named_parameters()}
+    assert {n: b.dtype for n, b in loaded.named_buffers()} == {n: b.dtype for n, b in model.named_buffers()}
+    assert torch.equal(of.run(loaded, inputs), of.run(model, inputs))
+
+
+def test_what_a_class_keeps_in_fp32_stays_there() -> None:
+    _, model, _ = twin("wan2.1-t2v-1.3b")
+    kept = {name for name, parameter in model.named_parameters() if parameter.dtype is torch.float32}
+    assert "blocks.0.norm2.weight" in kept
+    assert "blocks.0.scale_shift_table" in kept
+    assert "blocks.0.attn1.to_q.weight" not in kept
+    assert keep_fp32(model) >= {"time_embedder", "scale_shift_table", "norm2"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_a_twin_runs_to_finite_values_that_repeat(name: str) -> None:
+    of, model, inputs = twin(name)
+    output = of.run(model, inputs)
+    assert torch.isfinite(output).all()
+    assert 0.05 < output.float().std() < 20
+    assert torch.equal(of.run(model, inputs), output)
+    assert of.compiled(model)
+
+
+@torch.no_grad()
+def test_weights_depend_on_seed_and_name_alone() -> None:
+    of, model, _ = twin("flux.1-dev")
+    before = {name: parameter.clone() for name, parameter in model.named_parameters()}
+    workload = workloads()["flux.1-dev"]
+    again = build(of, {**workload.config, **workload.components[0].rehearsal.config}, torch.bfloat16, CPU, seed=1)
+    assert all(torch.equal(before[name], parameter) for name, parameter in again.named_parameters())
+    randomise(again, seed=2)
+    assert not any(torch.equal(before[name], parameter) for name, parameter in again.named_parameters())
+
+
+def test_norm_weights_are_about_one_and_biases_about_zero() -> None:
+    _, model, _ = twin("wan2.1-t2v-1.3b")
+    parameters = dict(model.named_parameters())
+    norm, bias = parameters["blocks.0.attn1.norm_q.weight"].float(), parameters["blocks.0.attn1.to_q.bias"].float()
+    assert abs(norm.mean() - 1) < 0.1
+    assert 0.1 < norm.std() < 0.3
+    assert 0.01 < bias.std() < 0.03
+    matrix = parameters["blocks.0.ffn.net.0.proj.weight"].float()
+    assert matrix.std() == pytest.approx(matrix.shape[1] ** -0.5, rel=0.05)
+
+
+@torch.no_grad()
+def test_a_sharing_copy_has_modules_of_its_own_on_the_same_tensors() -> None:
+    of, model, inputs = twin("wan2.1-t2v-1.3b")
+    copied = sharing(model)
+    ours, theirs = dict(model.named_parameters()), dict(copied.named_parameters())
+    assert all(theirs[name] is ours[name] for name in ours)
+    assert copied.blocks[0] is not model.blocks[0]  # type: ignore[index]
+    assert torch.equal(of.run(copied, inputs), of.run(model, inputs))
+
+
+def test_the_fp32_copy_leaves_the_model_alone() -> None:
+    _, model, _ = twin("flux.1-dev")
+    copied = in_fp32(model)
+    assert {parameter.dtype for parameter in copied.parameters()} == {torch.float32}
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+
+
+def test_a_family_that_is_not_there_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="there is no model family `wann`; choose one of autoencoder_kl, flux"):
+        family("wann")
+    assert "_decoders" not in names()
+
+
+def test_a_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "diffusers", None)
+    monkeypatch.delitem(sys.modules, "harness.e2e.models.z_image", raising=False)
+    with pytest.raises(UserError, match=r"needs diffusers; install the extra: pip install -e '\.\[e2e\]'"):
+        family("z_image")
