@@ -21,7 +21,7 @@ else
   BASE_PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11; do \
     $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
   DEVICE := $(if $(shell nvidia-smi -L 2>/dev/null | grep GPU),gpu,cpu)
-  EXTRAS := dev$(if $(filter gpu,$(DEVICE)),$(comma)cuda)
+  EXTRAS := dev$(comma)e2e$(if $(filter gpu,$(DEVICE)),$(comma)cuda)
   RUN := .venv/bin/python
   READY := .venv/installed-$(DEVICE)
 endif
