@@ -1,0 +1,91 @@
+"""What the launchers of LayerNorm kernels share: rows of x as (B, S), and modulations as rows shared by tokens."""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Rows:
+    """x (B, S, D) or (T, D) as B * S rows."""
+
+    batches: int
+    tokens: int
+    width: int
+    strides: tuple[int, int, int]
+    """Of batch, token and column, in elements."""
+
+    @property
+    def count(self) -> int:
+        """Rows in all."""
+        return self.batches * self.tokens
+
+
+def rows_of(x: Tensor) -> Rows:
+    """Raises ValueError unless x is (B, S, D) or (T, D)."""
+    if x.ndim not in (2, 3):
+        raise ValueError(f"x has {x.ndim} dims; these kernels take (T, D) and (B, S, D)")
+    shape, strides = (1, *x.shape)[-3:], (0, *x.stride())[-3:]
+    return Rows(shape[0], shape[1], shape[2], (strides[0], strides[1], strides[2]))
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A modulation (scale, shift, gate), or an affine weight: `tokens` neighbouring tokens share one of its rows."""
+
+    tensor: Tensor
+    batch_stride: int
+    group_stride: int
+    tokens: int
+
+    @property
+    def arguments(self) -> tuple[int, int, int]:
+        """What a kernel needs to find a token's row."""
+        return self.batch_stride, self.group_stride, self.tokens
+
+
+def affine(weight: Tensor, rows: Rows) -> Shared:
+    """weight (D,), the same for every row."""
+    return Shared(weight.contiguous(), 0, 0, rows.tokens)
+
+
+def modulation(m: Tensor, rows: Rows) -> Shared:
+    """m as (B, D), (B, 1, D), (B, S, D) or per frame (B, F, 1, D); a first dim of 1 serves every batch.
+
+    Raises ValueError for any other shape: a modulation that is read with another one's granularity is silently wrong.
+    """
+    if m.stride(-1) != 1 and m.shape[-1] != 1:
+        m = m.contiguous()
+    groups = {2: 1, 3: m.shape[1], 4: m.shape[1]}.get(m.ndim, 0)
+    fits = m.shape[-1] == rows.width and m.shape[0] in (1, rows.batches)
+    fits = fits and groups > 0 and rows.tokens % groups == 0 and (m.ndim != 3 or groups in (1, rows.tokens))
+    if not fits or (m.ndim == 4 and m.shape[2] != 1):
+        raise ValueError(
+            f"a modulation of shape {tuple(m.shape)} does not fit x ({rows.batches}, {rows.tokens}, {rows.width}); "
+            "it must be (B, D), (B, 1, D), (B, S, D) or (B, F, 1, D) with F dividing S"
+        )
+    return Shared(
+        m,
+        0 if m.shape[0] == 1 else m.stride(0),
+        0 if groups == 1 else m.stride(1),
+        max(rows.tokens // groups, 1),
+    )
+
+
+def contiguous_like(x: Tensor) -> Tensor:
+    """Uninitialised, contiguous, x's shape and dtype."""
+    return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+
+
+def is_empty(x: Tensor) -> bool:
+    """Whether there is nothing to launch."""
+    return math.prod(x.shape) == 0
+
+
+@cache
+def overlaps_launches(device: torch.device) -> bool:
+    """Whether a kernel may be started before its predecessor has ended (programmatic dependent launch, Hopper on)."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
