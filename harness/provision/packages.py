@@ -87,6 +87,16 @@ VLLM = Package(
     },
     note="one library out of a 261 MB wheel",
 )
+VLLM_OMNI = Package(
+    name="vllm-omni",
+    version="0.30.0",
+    python="3.12",
+    keep=("vllm_omni/diffusion/layers/*", "*.dist-info/*"),
+    sha256={
+        "vllm_omni-0.30.0-py3-none-any.whl": "141cb0c7b9c07970e5c92a99aab9696e81682dbfa3d2bfcde359c3c1533385f4",
+    },
+    note="its diffusion layers, pure Python and Triton",
+)
 LIGER = Package(
     name="liger-kernel",
     version="0.8.5",
@@ -98,5 +108,5 @@ LIGER = Package(
     note="Triton",
 )
 
-PACKAGES: tuple[Package, ...] = (SGLANG, FLASHINFER, LIGER, VLLM)
+PACKAGES: tuple[Package, ...] = (SGLANG, VLLM_OMNI, FLASHINFER, LIGER, VLLM)
 """Smallest download first."""
