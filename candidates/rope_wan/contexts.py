@@ -71,8 +71,9 @@ def _joint_bytes(case: Case) -> int:
 
 def _pack(impl: Impl) -> Impl:
     def rope_ulysses(x: Tensor, cos: Tensor, sin: Tensor | None, form: str, pairs: str, width: str) -> Tensor:
-        y = impl(x=x, cos=cos, sin=sin, form=form, pairs=pairs, width=width)
-        return y.unflatten(2, (ULYSSES_RANKS, -1)).transpose(0, 2).contiguous()
+        y: Tensor = impl(x=x, cos=cos, sin=sin, form=form, pairs=pairs, width=width)
+        packed: Tensor = y.unflatten(2, (ULYSSES_RANKS, -1)).transpose(0, 2).contiguous()
+        return packed
 
     return rope_ulysses
 

@@ -54,7 +54,7 @@ def activation(case: Case, draw: Draw, name: str, *, tokens: int | None = None, 
     B, S, H, D = case.shape
     S, H = S if tokens is None else tokens, H if heads is None else heads
     if case.layout is Layout.SLICED:
-        return draw.activation(name, (B, S, H * D), case.layout).unflatten(-1, (H, D))
+        return draw.activation(name, (B, S, H * D), case.layout).view(B, S, H, D)
     return draw.activation(name, (B, S, H, D), case.layout)
 
 

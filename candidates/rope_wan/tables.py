@@ -69,7 +69,7 @@ def halved(cos: Tensor, sin: Tensor | None, pairs: str, width: str) -> tuple[Ten
 
 
 def rows(table: Tensor, batch: int) -> Tensor:
-    """A table (S, W) or (B, S, W) as contiguous (batch * S, W): one row for each token of each sequence."""
+    """A table as contiguous rows: (S, W) repeated for each of `batch` sequences, (B, S, W) as (B * S, W)."""
     if table.ndim == 2:
         table = table.expand(batch, *table.shape)
     return table.reshape(-1, table.shape[-1]).contiguous()

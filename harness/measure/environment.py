@@ -16,7 +16,7 @@ from harness.paths import package_root
 from harness.schema.measurement import DeviceRecord, EnvironmentRecord
 from harness.sources import harness_sha256, op_sha256
 
-PACKAGES = ("torch", "triton", "flashinfer-python", "apache-tvm-ffi", "vllm", "sglang", "liger-kernel")
+PACKAGES = ("torch", "triton", "flashinfer-python", "apache-tvm-ffi", "vllm", "sglang", "liger-kernel", "flash-attn")
 """Distributions that can move a time."""
 _CPU_CACHE = Path("/sys/devices/system/cpu/cpu0/cache")
 _CPU_L2_FALLBACK_BYTES = 2 << 20

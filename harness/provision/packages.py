@@ -23,8 +23,12 @@ class Package:
     keep: tuple[str, ...]
     """Glob patterns of members to unpack; `*` also matches `/`."""
     sha256: dict[str, str] = field(default_factory=dict)
-    """Wheel file name to digest, of the wheels that evidence was made with."""
+    """File name to digest, of the wheels (or source archive) that evidence was made with."""
     note: str = ""
+    source: bool = False
+    """Taken from the source archive, of which there is no wheel; `keep` is relative to the folder in it."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """For pip, which runs a source archive's set-up for its metadata."""
 
     @property
     def folder(self) -> str:
@@ -107,6 +111,18 @@ LIGER = Package(
     },
     note="Triton",
 )
+FLASH_ATTN = Package(
+    name="flash-attn",
+    version="2.8.3.post2",
+    python="3.12",
+    keep=("flash_attn/ops/triton/rotary.py", "LICENSE"),
+    sha256={
+        "flash_attn-2.8.3.post2.tar.gz": "d0f9f0b08a986cdeadbffcf5ec8b3a8f514366c68ad1853d3ab061bc83cc340b",
+    },
+    note="one Triton module out of the source archive; pip wants torch in its own interpreter",
+    source=True,
+    environment={"FLASH_ATTENTION_SKIP_CUDA_BUILD": "TRUE"},
+)
 
-PACKAGES: tuple[Package, ...] = (SGLANG, VLLM_OMNI, FLASHINFER, LIGER, VLLM)
+PACKAGES: tuple[Package, ...] = (SGLANG, VLLM_OMNI, FLASH_ATTN, FLASHINFER, LIGER, VLLM)
 """Smallest download first."""

@@ -1,9 +1,12 @@
-"""Download one wheel for a named Python and platform with the interpreter's own pip."""
+"""Download one wheel for a named Python and platform, or one source archive, with the interpreter's own pip."""
 
+import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,8 +56,22 @@ def download(requirement: str, target: Target, folder: Path, extra: tuple[str, .
 
     Raises UserError with one sentence when pip fails.
     """
+    _run(command(requirement, target, folder, extra), requirement, target, folder, {})
+
+
+def download_source(requirement: str, target: Target, folder: Path, environment: Mapping[str, str]) -> None:
+    """Save the source archive of `requirement`; pip runs its set-up for the metadata, in this interpreter.
+
+    Raises UserError with one sentence when pip fails.
+    """
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--no-deps"]
+    source = ["--no-binary=:all:", "--no-build-isolation", "--dest", str(folder), requirement]
+    _run([*pip, *source], requirement, target, folder, environment)
+
+
+def _run(arguments: list[str], requirement: str, target: Target, folder: Path, environment: Mapping[str, str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(command(requirement, target, folder, extra), stderr=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run(arguments, stderr=subprocess.PIPE, text=True, check=False, env={**os.environ, **environment})
     if done.returncode:
         raise UserError(_explain(requirement, target, done.stderr))
 
@@ -70,6 +87,13 @@ def _explain(requirement: str, target: Target, stderr: str) -> str:
     return f"{requirement}: pip could not download it: {reason}"
 
 
-def is_whole(wheel: Path) -> bool:
-    """Whether the file is a complete zip archive; a torn download is not."""
-    return zipfile.is_zipfile(wheel)
+def is_whole(archive: Path) -> bool:
+    """Whether the file is a complete wheel or source archive; a torn download is not."""
+    if archive.suffix == ".whl":
+        return zipfile.is_zipfile(archive)
+    try:
+        with tarfile.open(archive) as tar:
+            tar.getmembers()
+    except (tarfile.TarError, EOFError, OSError):
+        return False
+    return True

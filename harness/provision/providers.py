@@ -11,6 +11,7 @@ import os
 import platform
 import shutil
 import sys
+import tarfile
 import zipfile
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from harness.errors import ExitCode, UserError
 from harness.provision.packages import ANY_LINUX, PACKAGES, Package
-from harness.provision.pip import Target, download, is_whole
+from harness.provision.pip import Target, download, download_source, is_whole
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 STAMP = ".complete.json"
@@ -48,54 +49,75 @@ def is_present(package: Package, folder: Path) -> bool:
 def fetch(package: Package, into: Path, machine: str) -> Fetched:
     """Download and unpack one package into `into/<name>-<version>/`.
 
-    Raises UserError when there is no wheel, the digest is wrong or nothing to keep is in it.
+    Raises UserError when there is no such file, the digest is wrong or nothing to keep is in it.
     """
     folder = into / package.folder
     if is_present(package, folder):
         return Fetched.PRESENT
     downloads = into / ".download" / package.folder
-    wheel = _downloaded(downloads)
-    if wheel is None:
+    archive = _downloaded(package, downloads)
+    if archive is None:
         shutil.rmtree(downloads, ignore_errors=True)
-        download(package.requirement, Target(package.python, f"{ANY_LINUX}_{machine}"), downloads)
-        wheel = _downloaded(downloads)
-        if wheel is None:
-            raise UserError(f"{package.requirement}: pip saved no whole wheel in {downloads}")
-    digest = _verified(package, wheel)
-    _unpack(package, wheel, folder, digest)
+        target = Target(package.python, f"{ANY_LINUX}_{machine}")
+        if package.source:
+            download_source(package.requirement, target, downloads, package.environment)
+        else:
+            download(package.requirement, target, downloads)
+        archive = _downloaded(package, downloads)
+        if archive is None:
+            raise UserError(f"{package.requirement}: pip saved no whole file in {downloads}")
+    digest = _verified(package, archive)
+    _unpack(package, archive, folder, digest)
     shutil.rmtree(downloads)
     return Fetched.UNPACKED
 
 
-def _downloaded(folder: Path) -> Path | None:
-    wheels = [wheel for wheel in folder.glob("*.whl") if is_whole(wheel)]
-    return wheels[0] if len(wheels) == 1 else None
+def _downloaded(package: Package, folder: Path) -> Path | None:
+    pattern = "*.tar.gz" if package.source else "*.whl"
+    archives = [archive for archive in folder.glob(pattern) if is_whole(archive)]
+    return archives[0] if len(archives) == 1 else None
 
 
-def _verified(package: Package, wheel: Path) -> str:
-    with wheel.open("rb") as file:
+def _verified(package: Package, archive: Path) -> str:
+    with archive.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    known = package.sha256.get(wheel.name)
+    known = package.sha256.get(archive.name)
     if known is None:
-        print(f"  {wheel.name}: no digest on record for this file, taken as it is (sha256 {digest})")
+        print(f"  {archive.name}: no digest on record for this file, taken as it is (sha256 {digest})")
     elif known != digest:
-        wheel.unlink()
-        raise UserError(f"{wheel.name}: sha256 is {digest}, expected {known}; the file was removed, run it again")
+        archive.unlink()
+        raise UserError(f"{archive.name}: sha256 is {digest}, expected {known}; the file was removed, run it again")
     return digest
 
 
-def _unpack(package: Package, wheel: Path, folder: Path, digest: str) -> None:
+def _unpack(package: Package, archive: Path, folder: Path, digest: str) -> None:
     partial = folder.with_name(f".partial-{folder.name}")
     shutil.rmtree(partial, ignore_errors=True)
-    with zipfile.ZipFile(wheel) as archive:
-        members = [name for name in archive.namelist() if package.keeps(name)]
-        missed = [pattern for pattern in package.keep if not any(fnmatchcase(name, pattern) for name in members)]
-        if missed:
-            raise UserError(f"{wheel.name}: nothing in it matches {missed}; this version has moved its files")
-        archive.extractall(partial, members)
-    (partial / STAMP).write_text(json.dumps(package.record(wheel.name, digest), indent=1) + "\n")
+    members = (_extract_source if package.source else _extract_wheel)(package, archive, partial)
+    missed = [pattern for pattern in package.keep if not any(fnmatchcase(name, pattern) for name in members)]
+    if missed:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise UserError(f"{archive.name}: nothing in it matches {missed}; this version has moved its files")
+    (partial / STAMP).write_text(json.dumps(package.record(archive.name, digest), indent=1) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
+
+
+def _extract_wheel(package: Package, wheel: Path, into: Path) -> list[str]:
+    """Names of what is kept."""
+    with zipfile.ZipFile(wheel) as archive:
+        members = [name for name in archive.namelist() if package.keeps(name)]
+        archive.extractall(into, members)
+    return members
+
+
+def _extract_source(package: Package, source: Path, into: Path) -> list[str]:
+    """Names of what is kept, without the folder that everything in a source archive lies in."""
+    with tarfile.open(source) as archive:
+        stripped = [member.replace(name=member.name.partition("/")[2]) for member in archive if member.isfile()]
+        members = [member for member in stripped if package.keeps(member.name)]
+        archive.extractall(into, members, filter="data")
+    return [member.name for member in members]
 
 
 def _size_mib(folder: Path) -> float:

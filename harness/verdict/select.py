@@ -118,9 +118,10 @@ def staleness(of: Measurement, case: Case, now: Present) -> Staleness:
 
 
 def _package_reasons(of: Measurement, pinned: Mapping[str, str]) -> Iterator[str]:
-    """Versions that differ from the pins; a provider's id is the first word of its package's name."""
+    """Versions that differ from the pins; a provider's id is its package's name or the first word of it."""
     versions = {normal_name(name): version for name, version in of.environment.packages.items()}
-    by_provider = {name.split("-")[0]: name for name in (package.name for package in PACKAGES)}
+    names = [package.name for package in PACKAGES]
+    by_provider = {name.split("-")[0]: name for name in names} | {name.replace("-", "_"): name for name in names}
     for arm in of.arms:
         package = by_provider.get(arm.id.split(".")[0])
         if package is not None and arm.provider_version is not None:

@@ -1,6 +1,8 @@
 """Fetching upstream packages, on a tiny wheel built here and a pip that sees no index."""
 
 import hashlib
+import io
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from harness.errors import ExitCode, UserError
 from harness.provision import providers
 from harness.provision.packages import PACKAGES, Package
+from harness.provision.pip import is_whole
 from harness.provision.providers import Fetched, fetch, is_present
 
 FILES = {
@@ -116,6 +119,45 @@ def test_one_failure_does_not_stop_the_others(
     assert f"unpacked: {tmp_path / 'p/tiny-1.0'}" in told.out
 
 
+def source_archive(path: Path, members: dict[str, str]) -> None:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, text in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+
+
+def test_a_source_archive_is_unpacked_without_its_outer_folder(tmp_path: Path) -> None:
+    package = Package("tiny", "1.0", "3.12", ("tiny/kernels/*", "LICENSE"), {}, "a test", source=True)
+    downloads = tmp_path / "providers/.download/tiny-1.0"
+    downloads.mkdir(parents=True)
+    members = {f"tiny-1.0/{name}": text for name, text in (FILES | {"LICENSE": "MIT"}).items()}
+    source_archive(downloads / "tiny-1.0.tar.gz", members)
+    assert fetch(package, tmp_path / "providers", "x86_64") is Fetched.UNPACKED
+    folder = tmp_path / "providers/tiny-1.0"
+    assert (folder / "tiny/kernels/one.py").read_text() == "ONE = 1\n"
+    assert (folder / "LICENSE").exists()
+    assert not (folder / "tiny/server").exists()
+
+
+def test_a_source_archive_that_reaches_outside_is_refused(tmp_path: Path) -> None:
+    package = Package("tiny", "1.0", "3.12", ("*",), {}, "a test", source=True)
+    downloads = tmp_path / "providers/.download/tiny-1.0"
+    downloads.mkdir(parents=True)
+    source_archive(downloads / "tiny-1.0.tar.gz", {"tiny-1.0/../../outside.py": "BAD = 1\n"})
+    with pytest.raises(tarfile.OutsideDestinationError):
+        fetch(package, tmp_path / "providers", "x86_64")
+    assert not list(tmp_path.rglob("outside.py"))
+
+
+def test_a_torn_source_archive_is_not_whole(tmp_path: Path) -> None:
+    source_archive(tmp_path / "tiny-1.0.tar.gz", {"tiny-1.0/a.py": "A = 1\n" * 1000})
+    assert is_whole(tmp_path / "tiny-1.0.tar.gz")
+    data = (tmp_path / "tiny-1.0.tar.gz").read_bytes()
+    (tmp_path / "torn.tar.gz").write_bytes(data[: len(data) // 2])
+    assert not is_whole(tmp_path / "torn.tar.gz")
+
+
 def test_an_unknown_package_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert providers.main(["sglangg"]) == ExitCode.BAD_INPUT
     assert "unknown packages ['sglangg']" in capsys.readouterr().err
@@ -125,5 +167,6 @@ def test_every_pinned_package_knows_its_digest() -> None:
     for package in PACKAGES:
         assert package.sha256, package.name
         for wheel, digest in package.sha256.items():
-            assert wheel.startswith(f"{package.name.replace('-', '_')}-{package.version}-")
+            end = ".tar.gz" if package.source else "-"
+            assert wheel.startswith(f"{package.name.replace('-', '_')}-{package.version}{end}")
             assert len(digest) == 64
