@@ -25,14 +25,7 @@ LIMIT = 1.5
 @torch.no_grad()
 def reference_output(family: Family, model: nn.Module, inputs: Inputs) -> Tensor:
     """The model's output in fp32, on a copy of the same weights that is gone afterwards."""
-    upcast = {name: _upcast(value) for name, value in inputs.items()}
-    return family.run(in_fp32(model), upcast)
-
-
-def _upcast(value: Any) -> Any:
-    if isinstance(value, Tensor) and value.is_floating_point():
-        return value.float()
-    return [_upcast(item) for item in value] if isinstance(value, list) else value
+    return family.run(in_fp32(model), family.in_fp32(inputs))
 
 
 def relative_error(output: Tensor, reference: Tensor) -> float:

@@ -44,6 +44,10 @@ class Family(ABC):
         output: Tensor = model(**inputs, return_dict=False)[0]
         return output
 
+    def in_fp32(self, inputs: Inputs) -> Inputs:
+        """The same inputs in fp32, for the reference of the quality check."""
+        return {name: _in_fp32(value) for name, value in inputs.items()}
+
     def compiled(self, model: nn.Module) -> tuple[nn.Module, ...]:
         """Modules whose forward is compiled: by default the repeated blocks, as diffusers and vllm-omni compile."""
         names = set(getattr(model, "_repeated_blocks", ()))
@@ -53,6 +57,12 @@ class Family(ABC):
         """The model of a local checkpoint in bf16, as its library loads it; nothing is fetched."""
         model: nn.Module = self.model_class.from_pretrained(folder, torch_dtype=torch.bfloat16, local_files_only=True)
         return model
+
+
+def _in_fp32(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return value.float()
+    return [_in_fp32(item) for item in value] if isinstance(value, list) else value
 
 
 def names() -> tuple[str, ...]:
