@@ -1,11 +1,15 @@
 """Triton kernels for RMSNorm over the last dim, alone or after a residual add; fp32 inside, one rounding per output.
 
 A row of D is held as two pieces, HEAD (the largest power of two <= D) and TAIL (the rest, padded to a power of two or
-0), so that D = 1536, 3072 or 5120 idles no lane where one padded tile would idle a quarter to three eighths.
+0), so that D = 1536, 3072 or 5120 idles few lanes where one padded tile would idle a quarter to three eighths.
+
+PDL (programmatic dependent launch, Hopper on): the kernels may be started before their predecessor has ended and wait
+for it before they touch memory, so only the launch overlaps; in turn they let their successor be started.
 """
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -21,50 +25,63 @@ def _row_offset(row, N1, N2, s_0, s_1, s_2, COLLAPSED: tl.constexpr):
 
 
 @triton.jit
-def _input(
-    x_ptr, residual_ptr, h_ptr, x_offset, r_offset, h_offset, mask, RESIDUAL: tl.constexpr, POLICY: tl.constexpr
-):
-    """x, or x + residual rounded to x's dtype and stored, in fp32."""
-    x = tl.load(x_ptr + x_offset, mask=mask, other=0.0, eviction_policy=POLICY)
-    if RESIDUAL:
-        r = tl.load(residual_ptr + r_offset, mask=mask, other=0.0, eviction_policy=POLICY)
-        x = (x.to(tl.float32) + r.to(tl.float32)).to(x.dtype)
-        tl.store(h_ptr + h_offset, x, mask=mask)
-    return x.to(tl.float32)
+def _stored_sum(x, residual, h_ptr, mask):
+    """x + residual rounded to x's dtype, written to h."""
+    h = (x.to(tl.float32) + residual.to(tl.float32)).to(x.dtype)
+    tl.store(h_ptr, h, mask=mask)
+    return h
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows"])
 def rmsnorm_tile(
-    x_ptr, residual_ptr, weight_ptr, out_ptr, h_ptr, eps, rows, D, N1, N2,
+    x_ptr, residual_ptr, weight_ptr, out_ptr, h_ptr, eps, inverse_D, rows, D, N1, N2,
     x_0, x_1, x_2, x_d, r_0, r_1, r_2, r_d, h_0, h_1, h_2, h_d,
     ROWS: tl.constexpr, HEAD: tl.constexpr, TAIL: tl.constexpr, COLLAPSED: tl.constexpr, RESIDUAL: tl.constexpr,
-    POLICY: tl.constexpr,
+    PDL: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows per program, kept in registers; out is contiguous (rows, D), h has strides of its own."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    if PDL:
+        if EARLY:
+            gdc_launch_dependents()
+        gdc_wait()
+    row = tl.program_id(0).to(rows.dtype) * ROWS + tl.arange(0, ROWS)
     x_row = _row_offset(row, N1, N2, x_0, x_1, x_2, COLLAPSED)[:, None]
     r_row = _row_offset(row, N1, N2, r_0, r_1, r_2, COLLAPSED)[:, None]
     h_row = _row_offset(row, N1, N2, h_0, h_1, h_2, COLLAPSED)[:, None]
-    out_row = (row * D)[:, None]
+    out_row = (row.to(tl.int64) * D)[:, None]
     head = tl.arange(0, HEAD)[None, :]
     row_valid = (row < rows)[:, None]
-    head_x = _input(
-        x_ptr, residual_ptr, h_ptr, x_row + head * x_d, r_row + head * r_d, h_row + head * h_d, row_valid,
-        RESIDUAL, POLICY,
-    )  # fmt: skip
-    head_weight = tl.load(weight_ptr + head, eviction_policy="evict_last").to(tl.float32)
-    squares = head_x * head_x
+    # everything is asked for before anything is used
+    head_x = tl.load(x_ptr + x_row + head * x_d, mask=row_valid, other=0.0)
+    if RESIDUAL:
+        head_r = tl.load(residual_ptr + r_row + head * r_d, mask=row_valid, other=0.0)
     if TAIL > 0:
         tail = HEAD + tl.arange(0, TAIL)[None, :]
-        tail_valid = row_valid & (tail < D)
-        tail_x = _input(
-            x_ptr, residual_ptr, h_ptr, x_row + tail * x_d, r_row + tail * r_d, h_row + tail * h_d, tail_valid,
-            RESIDUAL, POLICY,
-        )  # fmt: skip
-        tail_weight = tl.load(weight_ptr + tail, mask=tail < D, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        in_row = tail < D
+        tail_valid = row_valid & in_row
+        tail_x = tl.load(x_ptr + x_row + tail * x_d, mask=tail_valid, other=0.0)
+        if RESIDUAL:
+            tail_r = tl.load(residual_ptr + r_row + tail * r_d, mask=tail_valid, other=0.0)
+    # the weight as a tile of x's shape: one row of it would reach the threads that need it through shared memory
+    repeat = tl.zeros((ROWS, 1), tl.int32)
+    head_weight = tl.load(weight_ptr + head + repeat, eviction_policy="evict_last").to(tl.float32)
+    if TAIL > 0:
+        tail_weight = tl.load(weight_ptr + tail + repeat, mask=in_row, other=0.0, eviction_policy="evict_last").to(
+            tl.float32
+        )
+    if RESIDUAL:
+        head_x = _stored_sum(head_x, head_r, h_ptr + h_row + head * h_d, row_valid)
+        if TAIL > 0:
+            tail_x = _stored_sum(tail_x, tail_r, h_ptr + h_row + tail * h_d, tail_valid)
+    head_x = head_x.to(tl.float32)
+    squares = head_x * head_x
+    if TAIL > 0:
+        tail_x = tail_x.to(tl.float32)
         # fold onto the tail's columns first: one reduction over threads instead of two
         squares = tl.sum(tl.reshape(squares, (ROWS, HEAD // TAIL, TAIL)), 1) + tail_x * tail_x
-    inverse_rms = tl.rsqrt(tl.sum(squares, 1) / D + eps)[:, None]
+    if PDL and not EARLY:
+        gdc_launch_dependents()
+    inverse_rms = tl.rsqrt(tl.sum(squares, 1) * inverse_D + eps)[:, None]
     y = head_weight * (head_x * inverse_rms)
     tl.store(out_ptr + out_row + head, y.to(out_ptr.dtype.element_ty), mask=row_valid)
     if TAIL > 0:
@@ -76,9 +93,11 @@ def rmsnorm_tile(
 def rmsnorm_long(
     x_ptr, residual_ptr, weight_ptr, out_ptr, h_ptr, eps, D, N1, N2,
     x_0, x_1, x_2, x_d, r_0, r_1, r_2, r_d, h_0, h_1, h_2, h_d,
-    BLOCK: tl.constexpr, COLLAPSED: tl.constexpr, RESIDUAL: tl.constexpr,
+    BLOCK: tl.constexpr, COLLAPSED: tl.constexpr, RESIDUAL: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One row per program in two passes over blocks, for rows too long for registers."""
+    if PDL:
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     x_row = _row_offset(row, N1, N2, x_0, x_1, x_2, COLLAPSED)
     r_row = _row_offset(row, N1, N2, r_0, r_1, r_2, COLLAPSED)
@@ -88,27 +107,25 @@ def rmsnorm_long(
     start = 0
     while start < D:
         i = start + column
-        x = _input(
-            x_ptr, residual_ptr, h_ptr, x_row + i * x_d, r_row + i * r_d, h_row + i * h_d, i < D, RESIDUAL, "evict_last"
-        )
+        x = tl.load(x_ptr + x_row + i * x_d, mask=i < D, other=0.0, eviction_policy="evict_last")
+        if RESIDUAL:
+            r = tl.load(residual_ptr + r_row + i * r_d, mask=i < D, other=0.0, eviction_policy="evict_last")
+            x = _stored_sum(x, r, h_ptr + h_row + i * h_d, i < D)
+        x = x.to(tl.float32)
         squares += x * x
         start += BLOCK
+    if PDL:
+        gdc_launch_dependents()
     inverse_rms = tl.rsqrt(tl.sum(squares) / D + eps)
     # last block first: it is the likeliest to be in cache still
     while start > 0:
         start -= BLOCK
         i = start + column
-        x = _input(
-            x_ptr,
-            residual_ptr,
-            h_ptr,
-            x_row + i * x_d,
-            r_row + i * r_d,
-            h_row + i * h_d,
-            i < D,
-            RESIDUAL,
-            "evict_first",
-        )
+        x = tl.load(x_ptr + x_row + i * x_d, mask=i < D, other=0.0, eviction_policy="evict_first")
+        if RESIDUAL:
+            r = tl.load(residual_ptr + r_row + i * r_d, mask=i < D, other=0.0, eviction_policy="evict_first")
+            x = _stored_sum(x, r, h_ptr + h_row + i * h_d, i < D)
+        x = x.to(tl.float32)
         weight = tl.load(weight_ptr + i, mask=i < D, other=0.0).to(tl.float32)
         y = weight * (x * inverse_rms)
         tl.store(out_ptr + row * D + i, y.to(out_ptr.dtype.element_ty), mask=i < D)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -11,6 +12,9 @@ from candidates.rmsnorm.kernels import rmsnorm_long, rmsnorm_tile
 
 LONG_ELEMENTS = 16384
 """Rows beyond this many elements are taken in two passes instead of being held in registers."""
+_TILE_ELEMENTS = 2048
+_LOADS_PER_THREAD = 48
+_RESIDENT_ELEMENTS_PER_SM = 16384
 
 
 @dataclass(frozen=True)
@@ -19,24 +23,49 @@ class Plan:
 
     rows: int
     warps: int
+    early: bool
+    """Whether the next kernel may be launched when this one starts, instead of when it has read its rows."""
 
 
-def make_plan(rows: int, width: int) -> Plan:
-    """Rows per program and warps, from the row's width in elements."""
-    head, tail = split_row(width)
-    if head + tail <= 512:
-        return Plan(rows=1 << (2048 // (head + tail)).bit_length() - 1, warps=4)
-    if not tail and rows > 1:
-        return Plan(rows=2 if head <= 4096 else 1, warps=min(head // 256, 16))
-    # eight elements of the tail per thread: head and tail then share a layout, and no exchange is needed
-    return Plan(rows=1, warps=min(max((tail or head) // 256, 1), 16))
+def make_plan(rows: int, width: int, inputs: int, sm_count: int) -> Plan:
+    """The tile for `rows` rows of `width` elements, read from `inputs` (1 or 2) tensors. As measured on an H200:
+
+    * Four warps, 16 elements per thread or more when a row is longer: a row per SM less in flight costs more than a
+      thread with much to do. Only beyond 48 loaded elements per thread does a thread's share of the registers cost
+      rows in flight.
+    * Where that makes fewer programs than there are SMs, half the tile: latency is all that counts there.
+    * Launching the next kernel early hides its launch whole, but its waiting programs hold registers. That pays while
+      both launches fit on the GPU together: an element takes two registers, of 65536 per SM.
+    """
+    warps = 4
+    while warps < 16 and inputs * sum(split_row(width, warps)) > _LOADS_PER_THREAD * 32 * warps:
+        warps *= 2
+    tile = max(_TILE_ELEMENTS // sum(split_row(width, warps)), 1)
+    if rows <= tile * (sm_count - 1):
+        tile = max(tile // 2, 1)
+    return Plan(tile, warps, early=rows * width <= _RESIDENT_ELEMENTS_PER_SM * sm_count)
 
 
-def split_row(width: int) -> tuple[int, int]:
-    """Largest power of two that is not above `width`, and the rest padded to a power of two (or 0)."""
+def split_row(width: int, warps: int) -> tuple[int, int]:
+    """Largest power of two that is not above `width`, and the rest padded to a power of two (or 0).
+
+    The tail has eight elements per thread, up to the size of the head: then each thread accesses 16 bytes at a time
+    in both, and they share a layout, so that nothing is exchanged between threads where their squares are added.
+    """
     head = 1 << (width.bit_length() - 1)
     rest = width - head
-    return head, 0 if rest == 0 else 1 << (rest - 1).bit_length()
+    if rest == 0:
+        return head, 0
+    return head, max(1 << (rest - 1).bit_length(), min(256 * warps, head))
+
+
+@cache
+def _limits(device: torch.device) -> tuple[int, bool]:
+    """SM count, and whether a kernel may be launched before its predecessor has ended (PDL, Hopper on)."""
+    if device.type != "cuda":
+        return 1, False
+    properties = torch.cuda.get_device_properties(device)
+    return properties.multi_processor_count, properties.major >= 9
 
 
 def even_step(x: Tensor) -> int | None:
@@ -53,6 +82,12 @@ def even_step(x: Tensor) -> int | None:
     return step
 
 
+def _three(values: list[int], filler: int) -> list[int]:
+    """Two or three values as three: dividing a row's number by a middle size of 1 costs nothing."""
+    first, *middle, last = values
+    return [first, *(middle or [filler]), last]
+
+
 def _launch(
     x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor, h: Tensor | None, eps: float, plan: Plan | None
 ) -> None:
@@ -67,24 +102,25 @@ def _launch(
     operands = (x, x if residual is None else residual, x if h is None else h)
     steps = [even_step(y) for y in operands]
     collapsed = None not in steps
+    counted = [i for i, size in enumerate(x.shape[:-1]) if size != 1]
     strides: list[int] = []
     for y, step in zip(operands, steps, strict=True):
-        leading = [0] * (4 - y.ndim) + list(y.stride()[:-1])
-        strides += [0, 0, step or 0] if collapsed else leading
+        strides += [0, 0, step or 0] if collapsed else _three([y.stride(i) for i in counted], 0)
         strides.append(y.stride(-1))
-    n1, n2 = ([1] * (4 - x.ndim) + list(x.shape[:-1]))[1:]
-    layout = {"COLLAPSED": collapsed, "RESIDUAL": residual is not None}
+    _, n1, n2 = (1, 1, 1) if collapsed else _three([x.shape[i] for i in counted], 1)
+    sm_count, pdl = _limits(x.device)
+    layout = {"COLLAPSED": collapsed, "RESIDUAL": residual is not None, "PDL": pdl}
     tensors = (operands[0], operands[1], weight, out, operands[2])
     if width > LONG_ELEMENTS:
         rmsnorm_long[(rows,)](
-            *tensors, eps, width, n1, n2, *strides, BLOCK=8192, **layout, num_warps=16
+            *tensors, eps, width, n1, n2, *strides, BLOCK=8192, **layout, num_warps=16, launch_pdl=pdl
         )  # fmt: skip
         return
-    plan = plan or make_plan(rows, width)
-    head, tail = split_row(width)
+    plan = plan or make_plan(rows, width, 1 if residual is None else 2, sm_count)
+    head, tail = split_row(width, plan.warps)
     rmsnorm_tile[(-(-rows // plan.rows),)](
-        *tensors, eps, rows, width, n1, n2, *strides,
-        ROWS=plan.rows, HEAD=head, TAIL=tail, POLICY="evict_first", **layout, num_warps=plan.warps,
+        *tensors, eps, 1 / width, rows, width, n1, n2, *strides,
+        ROWS=plan.rows, HEAD=head, TAIL=tail, EARLY=plan.early, **layout, num_warps=plan.warps, launch_pdl=pdl,
     )  # fmt: skip
 
 

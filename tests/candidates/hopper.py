@@ -21,7 +21,7 @@ _CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuo
 def _compile(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """As Triton's launcher specialises: 1 becomes a constant, multiples of 16 are marked, tensors are aligned."""
     bound = dict(zip(function.arg_names, args, strict=False))
-    options = {}
+    options: dict[str, Any] = {}
     for name, value in kwargs.items():
         (bound if name in function.arg_names else options)[name] = value
     signature, constants, attributes = {}, {}, {}
@@ -41,15 +41,18 @@ def _compile(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 
-def print_facts(launches: dict[str, Callable[[], object]]) -> None:
-    """Each launch's kernels: local memory in bytes per thread, widest global load in bits, as JSON."""
+def print_facts(launches: dict[str, Callable[[], object]], waits: bool = False) -> None:
+    """Each launch's kernels: local memory in bytes per thread, widest global load in bits, as JSON.
+
+    `waits` adds whether nothing is loaded before the wait for the launch before (programmatic dependent launch).
+    """
     captured: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
 
     def capture(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
         captured.append((self, args, kwargs))
 
     JITFunction.run = capture
-    facts = {}
+    facts: dict[str, dict[str, int]] = {}
     for label, launch in launches.items():
         captured.clear()
         launch()
@@ -69,4 +72,6 @@ def print_facts(launches: dict[str, Callable[[], object]]) -> None:
                 "local_bytes": int(found[1]),
                 "load_bits": max(widths, default=32),
             }
+            if waits:
+                facts[f"{function.__name__} {label}"]["waits_first"] = 0 < code.find("ACQBULK") < code.find("LDG.")
     print(json.dumps(facts))

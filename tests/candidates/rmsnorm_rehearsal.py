@@ -36,9 +36,12 @@ def numerics() -> dict[str, Any]:
     packed = torch.randn(2, 3, 4, 96)
     inputs = {f"width {d}": torch.randn(3, d) for d in (1, 5, 33, 64, 128, 1000, 1536, 2240, 3840, 5120)}
     inputs |= {
+        "one row": torch.randn(1, 2048),
         "many rows": torch.randn(70, 128),
         "four dims": packed,
         "sliced": packed[..., 32:64],
+        "heads of a packed projection": torch.randn(2, 5, 3 * 4 * 32)[..., 128:256].unflatten(-1, (4, 32)),
+        "heads of one packed sequence": torch.randn(1, 5, 3 * 4 * 32)[..., 128:256].unflatten(-1, (4, 32)),
         "transposed": packed.transpose(1, 2),
         "strided last dim": torch.randn(2, 32, 6).transpose(1, 2),
         "two dims transposed": torch.randn(48, 5).T,

@@ -6,8 +6,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
-from candidates.rmsnorm.launch import even_step, make_plan, residual_rmsnorm, rmsnorm, split_row
+from candidates.rmsnorm.launch import Plan, even_step, make_plan, residual_rmsnorm, rmsnorm, split_row
 from candidates.rmsnorm.op import OP, native
 from harness.measure.inputs import SeededDraw
 from harness.schema.case import Case, Confidence, Dtype, Layout
@@ -20,7 +21,7 @@ def rehearsal() -> dict[str, Any]:
 
 
 def test_kernels_agree_with_the_fp64_oracle(rehearsal: dict[str, Any]) -> None:
-    assert len(rehearsal["numerics"]) == 21
+    assert len(rehearsal["numerics"]) == 24
     for name, seen in rehearsal["numerics"].items():
         assert seen["error"] < 2e-6, (name, seen)
         assert seen["residual_error"] < 2e-6, (name, seen)
@@ -58,28 +59,44 @@ def test_more_than_four_dims_is_an_error() -> None:
 
 
 def test_kernels_compile_for_hopper_without_spills() -> None:
-    """At real shapes: 128-bit global loads, no local memory; needs ptxas (it comes with Triton), no GPU."""
+    """At real shapes: 128-bit global loads, no local memory, and none of them before the wait for the launch before.
+
+    Needs ptxas (it comes with Triton), no GPU.
+    """
     for name, kernel in interpreted.run("tests.candidates.hopper_rmsnorm", interpret=False).items():
-        assert kernel == {"local_bytes": 0, "load_bits": 128}, name
+        assert kernel == {"local_bytes": 0, "load_bits": 128, "waits_first": True}, name
 
 
-@given(rows=st.integers(1, 10**6), width=st.integers(1, 16384))
-def test_tiles_cover_a_row(rows: int, width: int) -> None:
-    head, tail = split_row(width)
-    assert head <= width <= head + tail < 2 * width
-    for size in (head, tail):
+@given(rows=st.integers(1, 10**6), width=st.integers(1, 16384), inputs=st.sampled_from([1, 2]))
+def test_tiles_cover_a_row(rows: int, width: int, inputs: int) -> None:
+    plan = make_plan(rows, width, inputs, 132)
+    head, tail = split_row(width, plan.warps)
+    assert head <= width <= head + tail if tail else head == width
+    assert tail <= head
+    for size in (head, tail, plan.rows, plan.warps):
         assert size & (size - 1) == 0
-    plan = make_plan(rows, width)
-    for size in (plan.rows, plan.warps):
-        assert size & (size - 1) == 0
-    assert 1 <= plan.warps <= 16
+    assert 4 <= plan.warps <= 16
+    assert plan.rows * (head + tail) <= max(2048, 48 * 32 * plan.warps)
+
+
+def test_plans_of_shapes_that_were_measured() -> None:
+    """Four warps and 2048 elements a program, or a row; eight warps where two inputs of a long row are in flight."""
+    assert make_plan(32760, 1536, 1, 132) == Plan(rows=1, warps=4, early=False)
+    assert make_plan(75600, 5120, 1, 132) == Plan(rows=1, warps=4, early=False)
+    assert make_plan(75600, 5120, 2, 132) == Plan(rows=1, warps=8, early=False)
+    assert make_plan(123840, 128, 1, 132) == Plan(rows=16, warps=4, early=False)
+    assert make_plan(2048, 1024, 1, 132) == Plan(rows=2, warps=4, early=True)
+    assert make_plan(512, 1536, 1, 132) == Plan(rows=1, warps=4, early=True)
+    assert make_plan(512, 5120, 1, 132) == Plan(rows=1, warps=4, early=False)
+    assert make_plan(32, 128, 1, 132) == Plan(rows=8, warps=4, early=True)
 
 
 @pytest.mark.parametrize(
-    ("width", "head", "tail"), [(128, 128, 0), (1536, 1024, 512), (2240, 2048, 256), (5120, 4096, 1024)]
+    ("width", "warps", "head", "tail"),
+    [(128, 4, 128, 0), (1536, 2, 1024, 512), (1536, 4, 1024, 1024), (2240, 1, 2048, 256), (5120, 8, 4096, 2048)],
 )
-def test_rows_split_without_idle_lanes(width: int, head: int, tail: int) -> None:
-    assert split_row(width) == (head, tail)
+def test_tails_have_eight_elements_per_thread(width: int, warps: int, head: int, tail: int) -> None:
+    assert split_row(width, warps) == (head, tail)
 
 
 def test_even_step_of_views() -> None:
@@ -142,6 +159,36 @@ def test_gpu_agrees_and_repeats(shape: tuple[int, ...]) -> None:
     assert torch.equal(h, x + residual)
     assert torch.equal(normed, rmsnorm(h, weight, 1e-6))
     assert torch.equal(rmsnorm(x, weight, 1e-6), y)
+
+
+@pytest.mark.gpu
+def test_gpu_heads_of_a_packed_projection() -> None:
+    packed = torch.randn((2, 300, 3 * 24 * 128), device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(128, device="cuda", dtype=torch.bfloat16)
+    heads = packed[..., 24 * 128 : 2 * 24 * 128].unflatten(-1, (24, 128))
+    for x in (heads, heads[:1], heads.transpose(1, 2)):
+        assert torch.equal(rmsnorm(x, weight, 1e-6), rmsnorm(x.contiguous(), weight, 1e-6))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(1, 2048), (64, 2048), (512, 5120), (4096, 1536), (8192, 128)])
+def test_gpu_launches_that_overlap_wait_for_each_other(shape: tuple[int, int]) -> None:
+    """A chain of launches, each reading what the one before wrote, into memory that the allocator hands on."""
+    weight = torch.randn(shape[-1], device="cuda", dtype=torch.bfloat16)
+
+    def chain(wait: bool) -> Tensor:
+        generator.manual_seed(0)
+        h, normed = (torch.randn(shape, device="cuda", generator=generator, dtype=torch.bfloat16) for _ in range(2))
+        for _ in range(100):
+            normed, h = residual_rmsnorm(rmsnorm(h, weight, 1e-6), weight, 1e-6, normed)
+            if wait:
+                torch.cuda.synchronize()
+        return normed
+
+    generator = torch.Generator("cuda")
+    expected = chain(wait=True)
+    for _ in range(5):
+        assert torch.equal(chain(wait=False), expected)
 
 
 @pytest.mark.gpu
