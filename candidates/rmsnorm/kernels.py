@@ -44,13 +44,16 @@ def rmsnorm_tile(
         if EARLY:
             gdc_launch_dependents()
         gdc_wait()
-    row = tl.program_id(0).to(rows.dtype) * ROWS + tl.arange(0, ROWS)
+    first = tl.program_id(0).to(rows.dtype) * ROWS
+    lane = tl.arange(0, ROWS)
+    row = first + lane
     x_row = _row_offset(row, N1, N2, x_0, x_1, x_2, COLLAPSED)[:, None]
     r_row = _row_offset(row, N1, N2, r_0, r_1, r_2, COLLAPSED)[:, None]
     h_row = _row_offset(row, N1, N2, h_0, h_1, h_2, COLLAPSED)[:, None]
     out_row = (row.to(tl.int64) * D)[:, None]
     head = tl.arange(0, HEAD)[None, :]
-    row_valid = (row < rows)[:, None]
+    # not row < rows: within ROWS of 2^31 that would overflow
+    row_valid = (lane < rows - first)[:, None]
     # everything is asked for before anything is used
     head_x = tl.load(x_ptr + x_row + head * x_d, mask=row_valid, other=0.0)
     if RESIDUAL:
