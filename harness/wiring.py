@@ -55,7 +55,8 @@ class Wiring:
     """Regular expressions: each matches a node of the unwired model's traced graph that the op's native formula is made
     of, and that no longer stands there, at the wired sites, once an opaque candidate replaced it."""
     pinned: Mapping[str, str]
-    """Upstream objects it binds to (`module:qualified.name`) with the SHA-256 of their source when it was written."""
+    """Upstream objects it binds to (`module:qualified.name`) with the first 16 digits of their source's
+    SHA-256 when it was written."""
     context: str | None = None
     """Set when it replaces the op together with that context's neighbours."""
 

@@ -165,7 +165,7 @@ class Shadow:
 
 
 def upstream_sources(wiring: Wiring) -> dict[str, str]:
-    """SHA-256 of the present source of every upstream object the wiring binds to; `missing` where there is none."""
+    """First 16 digits of the SHA-256 of the present source of every upstream object it binds to, or `missing`."""
     found = {}
     for name in wiring.pinned:
         module_name, _, path = name.partition(":")
@@ -173,7 +173,7 @@ def upstream_sources(wiring: Wiring) -> dict[str, str]:
             value: Any = importlib.import_module(module_name)
             for part in path.split("."):
                 value = getattr(value, part)
-            found[name] = hashlib.sha256(inspect.getsource(value).encode()).hexdigest()
+            found[name] = hashlib.sha256(inspect.getsource(value).encode()).hexdigest()[:16]
         except (ImportError, AttributeError, OSError, TypeError):
             found[name] = "missing"
     return found

@@ -1,0 +1,31 @@
+"""Finds wirings: the `WIRINGS` of `candidates/<op>/wiring.py`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+
+from harness.errors import UserError
+from harness.wiring import Wiring
+
+
+def wirings_of(op: str) -> tuple[Wiring, ...]:
+    """The wirings of an op; none where its folder has no `wiring.py`. Raises UserError when that does not import."""
+    name = f"candidates.{op}.wiring"
+    if importlib.util.find_spec(name) is None:
+        return ()
+    try:
+        module = importlib.import_module(name)
+    except Exception as error:
+        raise UserError(f"candidates/{op}/wiring.py does not import: {type(error).__name__}: {error}.") from error
+    found: tuple[Wiring, ...] = getattr(module, "WIRINGS", ())
+    return found
+
+
+def wiring_for(op: str, family: str) -> Wiring:
+    """The wiring of an op in a family of models; raises UserError when there is none."""
+    for wiring in wirings_of(op):
+        if wiring.family == family:
+            return wiring
+    known = ", ".join(wiring.family for wiring in wirings_of(op)) or "none"
+    raise UserError(f"candidates/{op}/wiring.py has no wiring for `{family}`; it has {known}.")

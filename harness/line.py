@@ -1,0 +1,135 @@
+"""One process that measures, and the line to it: spawned in a session of its own, heard with time limits, watched."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from harness.errors import UnfitError
+from harness.measure.telemetry import Probe, Watcher
+from harness.schema.measurement import DeviceRecord
+from harness.schema.vocabulary import ArmStatus
+
+M = TypeVar("M")
+
+
+@dataclass
+class Death:
+    """How a process ended before its work did."""
+
+    arm: str
+    phase: str
+    status: ArmStatus
+    reason: str
+
+
+class Garbled(BaseModel):
+    """What stands for a line that is no message: somebody else wrote to the process's pipe."""
+
+    text: str
+
+
+class WorkerLine(Generic[M]):
+    """A process started as `python -m <module> IN OUT` with two pipe descriptors."""
+
+    def __init__(self, module: str, log: Path, environment: Mapping[str, str], messages: TypeAdapter[M]) -> None:
+        self.log = log
+        self._messages = messages
+        self._buffer = bytearray()
+        self.watcher: Watcher | None = None
+        to_read, self._in_fd = os.pipe()
+        self._out_fd, from_write = os.pipe()
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module, str(to_read), str(from_write)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(to_read, from_write),
+                env=dict(environment),
+                # Ctrl-C is the supervisor's to handle, and a hung process is killed with its compilers.
+                start_new_session=True,
+            )
+        os.close(to_read)
+        os.close(from_write)
+
+    def send(self, message: BaseModel) -> None:
+        """Write one message; a process that has gone is found out when it is heard next."""
+        with contextlib.suppress(BrokenPipeError):
+            left = memoryview(message.model_dump_json().encode() + b"\n")
+            while left:
+                left = left[os.write(self._in_fd, left) :]
+
+    def receive(self, limit: float) -> M | Garbled | None:
+        """The next message; None at end of file or past the limit (`time.monotonic`)."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._out_fd, selectors.EVENT_READ)
+            while b"\n" not in self._buffer:
+                left = limit - monotonic()
+                if left <= 0 or not selector.select(left):
+                    return None
+                chunk = os.read(self._out_fd, 1 << 20)
+                if not chunk:
+                    self.process.wait()
+                    return None
+                self._buffer += chunk
+        line, _, rest = self._buffer.partition(b"\n")
+        self._buffer[:] = rest
+        try:
+            return self._messages.validate_json(bytes(line))
+        except ValidationError:
+            return Garbled(text=f"wrote to the worker's own pipe: {bytes(line[:60])!r}")
+
+    def watch(self, device: DeviceRecord, probe: Callable[[str, str], Probe]) -> None:
+        """Start the watcher beside it. Raises UnfitError when another process is on the device."""
+        self.watcher = Watcher(probe(device.type, device.uuid), self.process.pid)
+        self.watcher.start()
+        self.watcher.adopt_processes()
+        if self.watcher.processes > 1:
+            raise UnfitError(
+                f"{self.watcher.processes - 1} other compute processes are on {device.name}; wait for them."
+            )
+
+    def death(self, arm: str, phase: str) -> Death:
+        """Why nothing more was heard of it."""
+        if self.process.poll() is None and not self._readable():
+            return Death(arm, phase, ArmStatus.TIMED_OUT, f"in {phase}: no sign of life within the time limit")
+        code = self.process.wait()
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        tail = self.log_tail()
+        return Death(arm, phase, ArmStatus.CRASHED, f"in {phase}: {how}" + (f" ({tail})" if tail else ""))
+
+    def log_tail(self) -> str:
+        """The last line of its log that says something."""
+        try:
+            lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        except OSError:
+            return ""
+        return lines[-1][:200] if lines else ""
+
+    def end(self) -> None:
+        """Kill it with all it started, and close the line."""
+        if self.watcher is not None:
+            self.watcher.stop()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        os.close(self._in_fd)
+        os.close(self._out_fd)
+
+    def _readable(self) -> bool:
+        """Whether the pipe is at its end: the process is going, even if it has not gone."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._out_fd, selectors.EVENT_READ)
+            return bool(selector.select(0))
