@@ -26,6 +26,7 @@ class ArmState:
     build_s: float = 0.0
     peak_bytes: int = 0
     host_us: float | None = None
+    fenced_us: float | None = None
     do_bench_us: float | None = None
     timed: Timed | None = None
     samples_us: list[tuple[float, float]] = field(default_factory=list)
@@ -61,6 +62,7 @@ class ArmState:
             build_s=self.build_s,
             peak_bytes=self.peak_bytes,
             host_us=self.host_us,
+            fenced_us=self.fenced_us,
             profiler_us=profile.device_us if profile else None,
             do_bench_us=self.do_bench_us,
             launches=self.timed.launches if self.timed else 0,

@@ -53,6 +53,7 @@ COLD_FACTOR = 5
 MAX_LAUNCHES = 8_192
 """Tiny cases would need more distinct sets than this to be cold; they are measured warm and say so."""
 MAX_COPIES_BYTES = {"cuda": 16 << 30, "cpu": 1 << 30}
+_FENCED_REPLAYS = 5
 _BLOCKER_CYCLES_PER_US = 2_000
 """Above any SM clock in MHz: the blocking kernel lasts at least as long as asked."""
 
@@ -249,6 +250,34 @@ class GraphClock(_CudaClock):
             return self.between(graph.replay, blocker_us) / launches
 
         return Timed(arm, launches, sample, outputs, graph.replay)
+
+    def fenced_us(self, arm: Arm, sets: list[Args], launches: int) -> float:
+        """µs per call when another kernel stands between any two calls, less that kernel's own time.
+
+        A kernel that lets its successor start early (programmatic dependent launch) hides part of itself in a train of
+        its own launches; behind a kernel that waits for its end, as most of a model's do, it hides nothing.
+        """
+        fence = torch.zeros(1, device="cuda")
+        outputs: list[tuple[Tensor, ...]] = [()] * len(sets)
+
+        def call(launch: int) -> None:
+            outputs[launch % len(sets)] = arm.outputs(sets[launch % len(sets)])
+            fence.add_(1)
+
+        return self._train_us(call, launches) - self._train_us(lambda launch: fence.add_(1), launches)
+
+    def _train_us(self, call: Callable[[int], object], launches: int) -> float:
+        """Best of a few replays of a graph of these launches, µs per launch."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            for launch in range(launches):
+                call(launch)
+        start = _perf_counter_ns()
+        graph.replay()
+        blocker_us = 2 * (_perf_counter_ns() - start) / 1e3 + 20
+        self.synchronize()
+        best = min(self.between(graph.replay, blocker_us) for _ in range(_FENCED_REPLAYS))
+        return best / launches
 
 
 class EventClock(_CudaClock):

@@ -135,6 +135,8 @@ class ArmRecord(Record):
     """Peak device memory of one call above its inputs."""
     host_us: Finite | None = None
     """Launch-inclusive wall time per call, no graph."""
+    fenced_us: Finite | None = None
+    """Device time per call behind another kernel, where none of it can hide under the call before it."""
     profiler_us: Finite | None = None
     """Device time per call as CUPTI (torch profiler) reports it: the independent clock."""
     do_bench_us: Finite | None = None

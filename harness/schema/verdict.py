@@ -64,6 +64,7 @@ class ArmVerdict(Record):
     build_s: float = 0.0
     peak_bytes: int = 0
     host_us: float | None = None
+    fenced_us: float | None = None
     profiler_us: float | None = None
     do_bench_us: float | None = None
     launches: int = 0

@@ -22,6 +22,8 @@ SHORTEST_US = 1e-6
 """No call takes less; what reads so was not timed."""
 MEMORY_MARGIN = 1.05
 """How far above the copy's rate an arm may seem to move its bytes before its work is disbelieved."""
+OVERLAP_US, OVERLAP_SHARE = 0.3, 0.05
+"""A call that takes so much longer behind another kernel than in a train of its own calls overlaps itself there."""
 NOT_RUN = (ArmStatus.INELIGIBLE, ArmStatus.NOT_INSTALLED, ArmStatus.REHEARSED)
 
 
@@ -210,6 +212,7 @@ def _judge(
         build_s=arm.build_s,
         peak_bytes=arm.peak_bytes,
         host_us=arm.host_us,
+        fenced_us=arm.fenced_us,
         profiler_us=arm.profiler_us,
         do_bench_us=arm.do_bench_us,
         launches=arm.launches,
@@ -233,7 +236,7 @@ def _judge(
         update={
             "outcome": Outcome.INVALID if reason else three_way(effect, BAND_PCT),
             "reason": reason,
-            "notes": _notes(d, effect),
+            "notes": (*_notes(d, effect), *_overlap(arm, time_us.estimate, reference)),
             "time_us": time_us,
             "effect_log_pct": span(effect),
             "ratio": ratio_span(effect),
@@ -249,3 +252,16 @@ def _notes(d: FloatArray, effect: Interval) -> tuple[str, ...]:
     if abs(mean - effect.estimate) > 2 * effect.se:
         return (f"it changes the shape of the noise: mean {mean:+.2f} %, Hodges-Lehmann {effect.estimate:+.2f} %",)
     return ()
+
+
+def _overlap(arm: ArmRecord, time_us: float, reference: ArmRecord) -> tuple[str, ...]:
+    """Said of an arm whose launches overlap one another in the timed train, with what it takes where they cannot."""
+    if arm.fenced_us is None or reference.fenced_us is None or arm.fenced_us <= 0:
+        return ()
+    if arm.fenced_us - time_us <= max(OVERLAP_US, OVERLAP_SHARE * time_us):
+        return ()
+    return (
+        f"its launches overlap one another: {time_us:.2f} µs a call in a train of its own, {arm.fenced_us:.2f} µs "
+        f"behind another kernel, where {reference.id} takes {reference.fenced_us:.2f} µs "
+        f"({reference.fenced_us / arm.fenced_us:.3f}×)",
+    )

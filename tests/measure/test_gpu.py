@@ -10,6 +10,7 @@ import torch
 
 from harness.measure import environment
 from harness.measure.arms import Arm
+from harness.measure.arms import BASELINE_ID
 from harness.measure.clock import EventClock, GraphClock, clock_for
 from harness.measure.controls import read_controls
 from harness.op import Candidate
@@ -55,6 +56,18 @@ def test_honest_kernel_is_timed_cold_in_a_graph(evil: Any) -> None:
     assert arm.profiler_us is not None
     ours = sorted(us for pair in arm.samples_us for us in pair)[len(arm.samples_us)]
     assert ours == pytest.approx(arm.profiler_us, rel=0.5)
+
+
+def test_time_behind_another_kernel_is_that_of_the_train_where_nothing_overlaps(evil: Any) -> None:
+    of = measured(evil.honest_kernel)
+    baseline = next(arm for arm in of.arms if arm.id == BASELINE_ID)
+    assert baseline.fenced_us is not None
+    ours = sorted(us for pair in baseline.samples_us for us in pair)[len(baseline.samples_us)]
+    assert baseline.fenced_us == pytest.approx(ours, rel=0.1, abs=0.3)
+    # our kernel lets its successor start early, so behind another kernel it takes no less
+    arm = arm_of(of, evil.honest_kernel)
+    assert arm.fenced_us is not None
+    assert arm.fenced_us > 0.95 * min(min(pair) for pair in arm.samples_us)
 
 
 def test_launches_on_a_side_stream(evil: Any) -> None:

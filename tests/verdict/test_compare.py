@@ -214,6 +214,19 @@ def test_a_candidate_that_changes_the_shape_of_the_noise_is_reported() -> None:
     assert arm(of).notes == ()
 
 
+def test_launches_that_overlap_one_another_are_said_with_what_they_take_behind_another_kernel() -> None:
+    def fenced(candidate_us: float, baseline_us: float) -> ArmVerdict:
+        of = measurement({"inhouse.k": Arm(1.25)}, base_us=10.0, noise_percent=0.05)
+        behind = {"inhouse.k": candidate_us, BASELINE: baseline_us}
+        arms = tuple(one.model_copy(update={"fenced_us": behind.get(one.id)}) for one in of.arms)
+        return arm(of.model_copy(update={"arms": arms}))
+
+    assert fenced(8.2, 10.1).notes == ()
+    (note,) = fenced(9.5, 10.1).notes
+    assert "8.00 µs a call in a train of its own, 9.50 µs behind another kernel" in note
+    assert "where torch.compile takes 10.10 µs (1.063×)" in note
+
+
 def test_kinds_and_costs_are_passed_on() -> None:
     found = arm(measurement({"inhouse.k": Arm(1.1, kind=Kind.CUDA, tags={"BLOCK": "4096"})}))
     assert found.kind is Kind.CUDA
