@@ -29,11 +29,14 @@ def _load_pairs(
     if NEOX:
         first_column, second_column = _pair_columns(HALF, D, R)
         valid = row_valid & (tl.arange(0, HALF)[None, :] < D // 2)
-        first = tl.load(ptr + row + first_column * stride, mask=valid, other=0.0, eviction_policy=POLICY)
-        second = tl.load(ptr + row + second_column * stride, mask=valid, other=0.0, eviction_policy=POLICY)
+        first_at = ptr + (row + first_column.to(tl.int64) * stride)
+        second_at = ptr + (row + second_column.to(tl.int64) * stride)
+        first = tl.load(first_at, mask=valid, other=0.0, eviction_policy=POLICY)
+        second = tl.load(second_at, mask=valid, other=0.0, eviction_policy=POLICY)
     else:
         column = tl.arange(0, 2 * HALF)[None, :]
-        x = tl.load(ptr + row + column * stride, mask=row_valid & (column < D), other=0.0, eviction_policy=POLICY)
+        at = ptr + (row + column.to(tl.int64) * stride)
+        x = tl.load(at, mask=row_valid & (column < D), other=0.0, eviction_policy=POLICY)
         first, second = tl.split(tl.reshape(x, (ROWS, HALF, 2)))
     return first.to(tl.float32), second.to(tl.float32)
 
@@ -96,7 +99,7 @@ def _heads_tile(
     first_head = (block - token_block * head_blocks) * HEADS
     row = tl.arange(0, ROWS)
     token = first_token + row // HEADS
-    head = first_head + row % HEADS
+    head = (first_head + row % HEADS).to(tl.int64)
     valid = ((token < B * S) & (head < H))[:, None]
     b = token // S
     s = token - b * S

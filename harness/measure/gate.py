@@ -67,6 +67,14 @@ def storage_bytes(tensors: Iterable[Tensor]) -> int:
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
+def beside(args: Args, names: Iterable[str]) -> list[str]:
+    """Fingerprints of the storages behind some arguments with the arguments themselves blanked."""
+    blanked = copied_args({name: args[name] for name in names})
+    for tensor in blanked.values():
+        tensor.zero_()
+    return [storage_fingerprint(tensor) for tensor in blanked.values()]
+
+
 @dataclass
 class Reference:
     """One set of inputs with what native and the oracle make of it."""
@@ -242,6 +250,9 @@ class ArmGate:
         for name, tensor in tensors_of(given).items():
             if name not in self.arm.mutates and storage_fingerprint(tensor) != reference.fingerprints[name]:
                 return f"writes to its input {name!r} without declaring it (mutates=...)"
+        declared = [name for name in sorted(tensors_of(given)) if name in self.arm.mutates]
+        if declared and beside(given, declared) != beside(reference.args, declared):
+            return f"writes beside its inputs {', '.join(map(repr, declared))}, into the rest of their storage"
         return ""
 
     def _aliasing(self, args: Args, outputs: tuple[Tensor, ...]) -> str:
