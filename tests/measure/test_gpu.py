@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from harness.measure import environment
-from harness.measure.arms import Arm
-from harness.measure.arms import BASELINE_ID
+from harness.measure.arms import BASELINE_ID, Arm
 from harness.measure.clock import EventClock, GraphClock, clock_for
 from harness.measure.controls import read_controls
 from harness.op import Candidate
