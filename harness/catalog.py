@@ -2,28 +2,24 @@
 
 Ops are the folders of `candidates/` with an `op.py`. Candidates are the `Candidate` objects in their modules, in the
 modules of installed packages that advertise the entry point group `harness.candidates`, and in the modules or files
-named on the command line. A module that cannot be imported is a problem to report, never an error of the others.
+named on the command line. A module that cannot be imported is a problem to report, never an error of the others; one
+that takes its process down while it is imported is known from `harness.survey` and left alone.
 """
 
 from __future__ import annotations
 
-import ast
-import importlib
-import importlib.metadata
-import importlib.util
 import inspect
-import pkgutil
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 
 from harness.errors import UserError
+from harness.imported import sources_sha256
+from harness.importing import Imports, loaded_extra
 from harness.op import Candidate, Op
-from harness.sources import files_sha256
 
-ENTRY_POINT_GROUP = "harness.candidates"
 PACKAGE = "candidates"
 
 
@@ -37,6 +33,10 @@ class Entry:
     """Candidate id to the hash of the files it is made of."""
     problems: tuple[str, ...]
     """Modules that failed to import and declarations that contradict each other, one sentence each."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Candidate id to why it must not be measured: its module's import changed settings of the whole process."""
+    idle: frozenset[str] = frozenset()
+    """Of the modules and files named on the command line, those that hold nothing for this op."""
 
 
 def op_ids(root: Path) -> tuple[str, ...]:
@@ -44,10 +44,19 @@ def op_ids(root: Path) -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in (root / PACKAGE).glob("*/op.py")))
 
 
-def load(op_id: str, root: Path, extra: Sequence[str] = ()) -> Entry:
+def load(
+    op_id: str,
+    root: Path,
+    extra: Sequence[str] = (),
+    *,
+    broken: Mapping[str, str] | None = None,
+    touch: Callable[[str], None] = lambda what: None,
+) -> Entry:
     """Import one op and its candidates; `extra` are modules or .py files with more of them.
 
-    Raises UserError when there is no such op, when its `op.py` does not import, or when an extra is not to be found.
+    `touch` is told what is imported next; what `broken` names (in the same words) is not imported, and its sentence
+    is a problem. Raises UserError when there is no such op, when its `op.py` does not import, or when an extra is not
+    to be found.
     """
     if op_id not in op_ids(root):
         raise UserError(
@@ -56,9 +65,11 @@ def load(op_id: str, root: Path, extra: Sequence[str] = ()) -> Entry:
     if PACKAGE not in sys.modules:
         # The console script's path lacks the working folder: what is hashed below `root` must be what is imported.
         sys.path.insert(0, str(root))
-    op = _op_of(op_id)
-    problems: list[str] = []
-    modules = [*_package_modules(op_id, problems), *_entry_point_modules(problems), *map(_extra_module, extra)]
+    imports = Imports(root, broken or {}, touch)
+    op = _op_of(op_id, imports)
+    extras = [imports.extra(name) for name in extra]
+    modules = [*imports.package(f"{PACKAGE}.{op_id}"), *imports.entry_points(), *extras]
+    problems = imports.problems
     found: dict[tuple[str, str | None], tuple[Candidate, ModuleType]] = {}
     for module in modules:
         for candidate in _candidates_in(module):
@@ -68,6 +79,9 @@ def load(op_id: str, root: Path, extra: Sequence[str] = ()) -> Entry:
                         f"{module.__file__}: {candidate.id} says op={candidate.op!r}, its folder is {op_id}."
                     )
                 continue
+            if (sentence := imports.broken.get(provider_key(candidate))) is not None:
+                problems.append(sentence)
+                continue
             key = (candidate.id, candidate.context)
             if key in found and found[key][0] is not candidate:
                 problems.append(
@@ -76,11 +90,6 @@ def load(op_id: str, root: Path, extra: Sequence[str] = ()) -> Entry:
                 )
                 continue
             found.setdefault(key, (candidate, module))
-    for name, module in zip(extra, modules[len(modules) - len(extra) :], strict=True):
-        if not any(candidate.op == op_id for candidate in _candidates_in(module)):
-            ops = sorted({candidate.op for candidate in _candidates_in(module)})
-            has = f"its candidates are for {', '.join(ops)}" if ops else "it defines no candidate"
-            problems.append(f"--candidates {name}: nothing in it is for {op_id}; {has}.")
     for candidate, module in found.values():
         problems += _contradictions(candidate, op, module)
     ids = [candidate.id for candidate, _ in found.values()]
@@ -89,68 +98,43 @@ def load(op_id: str, root: Path, extra: Sequence[str] = ()) -> Entry:
         for duplicate in sorted({i for i in ids if ids.count(i) > 1})
     ]
     ordered = sorted(found.values(), key=lambda item: item[0].id)
-    sources = {candidate.id: _source_sha256(module, root) for candidate, module in ordered}
-    return Entry(op, tuple(candidate for candidate, _ in ordered), sources, tuple(problems))
+    return Entry(
+        op,
+        tuple(candidate for candidate, _ in ordered),
+        {c.id: sources_sha256(Path(str(module.__file__)), module.__name__, root) for c, module in ordered},
+        tuple(dict.fromkeys(problems)),
+        {c.id: reason for c, module in ordered if (reason := imports.changed(module))},
+        frozenset(
+            name
+            for name, module in zip(extra, extras, strict=True)
+            if not any(candidate.op == op_id for candidate in _candidates_in(module))
+        ),
+    )
 
 
-def _op_of(op_id: str) -> Op:
-    try:
-        module = importlib.import_module(f"{PACKAGE}.{op_id}.op")
-    except (Exception, SystemExit) as error:
-        raise UserError(f"{PACKAGE}/{op_id}/op.py does not import: {type(error).__name__}: {error}.") from error
-    op = getattr(module, "OP", None)
+def for_other_ops(names: Sequence[str], op_ids: Sequence[str]) -> list[str]:
+    """What is wrong with extras that hold nothing for any of the ops: one sentence each. They are imported already."""
+    problems = []
+    for name in names:
+        module = loaded_extra(name)
+        ops = sorted({candidate.op for candidate in _candidates_in(module)}) if module is not None else []
+        has = f"its candidates are for {', '.join(ops)}" if ops else "it defines no candidate"
+        problems.append(f"--candidates {name}: nothing in it is for {' or '.join(op_ids)}; {has}.")
+    return problems
+
+
+def provider_key(candidate: Candidate) -> str:
+    """What `touch` is told before the candidate's provider is asked anything."""
+    return f"provider {candidate.provider.id}"
+
+
+def _op_of(op_id: str, imports: Imports) -> Op:
+    op = getattr(imports.named(f"{PACKAGE}.{op_id}.op"), "OP", None)
     if not isinstance(op, Op):
         raise UserError(f"{PACKAGE}/{op_id}/op.py defines no `OP`; add `OP = Op(id={op_id!r}, ...)`.")
     if op.id != op_id:
         raise UserError(f"{PACKAGE}/{op_id}/op.py: its OP says id={op.id!r}; the id and the folder's name must agree.")
     return op
-
-
-def _package_modules(op_id: str, problems: list[str]) -> Iterator[ModuleType]:
-    package = importlib.import_module(f"{PACKAGE}.{op_id}")
-    for info in sorted(pkgutil.iter_modules(package.__path__), key=lambda info: info.name):
-        name = f"{package.__name__}.{info.name}"
-        try:
-            yield importlib.import_module(name)
-        except (Exception, SystemExit) as error:
-            problems.append(f"{name} does not import: {type(error).__name__}: {error}.")
-
-
-def _entry_point_modules(problems: list[str]) -> Iterator[ModuleType]:
-    for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
-        try:
-            loaded = entry_point.load()
-        except (Exception, SystemExit) as error:
-            problems.append(f"entry point {entry_point.name} ({entry_point.value}): {type(error).__name__}: {error}.")
-            continue
-        if isinstance(loaded, ModuleType):
-            yield loaded
-        else:
-            problems.append(f"entry point {entry_point.name} ({entry_point.value}) must name a module.")
-
-
-def _extra_module(name: str) -> ModuleType:
-    """A module by dotted name or file path."""
-    try:
-        if not name.endswith(".py"):
-            return importlib.import_module(name)
-        path = Path(name).resolve()
-        module_name = f"harness_extra_{path.stem}"
-        if module_name in sys.modules and sys.modules[module_name].__file__ == str(path):
-            return sys.modules[module_name]
-        spec = importlib.util.spec_from_file_location(module_name, path)
-        if spec is None or spec.loader is None or not path.is_file():
-            raise UserError(f"--candidates {name}: no such file.")
-        if str(path.parent) not in sys.path:
-            sys.path.append(str(path.parent))  # its own helpers lie beside it
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[module_name] = module
-        spec.loader.exec_module(module)
-    except UserError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UserError(f"--candidates {name} does not import: {type(error).__name__}: {error}.") from error
-    return module
 
 
 def _candidates_in(module: ModuleType) -> Iterator[Candidate]:
@@ -174,32 +158,3 @@ def _signature_problem(candidate: Candidate, op: Op, module: ModuleType) -> list
         return []
     took, given = (", ".join(sorted(names)) for names in (takes, wanted))
     return [f"{module.__file__}: {candidate.id} takes ({took}), {op.id} gives ({given})."]
-
-
-def _source_sha256(module: ModuleType, root: Path) -> str:
-    """Hash of the module and of every module below `candidates/` that it imports, directly or not."""
-    pending, files = [Path(str(module.__file__)).resolve()], set[Path]()
-    while pending:
-        file = pending.pop()
-        if file in files:
-            continue
-        files.add(file)
-        pending += [path for name in _imports(file) if (path := _candidate_file(name, root)) is not None]
-    base = root.resolve()
-    return files_sha256(base if all(base in file.parents for file in files) else Path("/"), files)
-
-
-def _imports(file: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def _candidate_file(name: str, root: Path) -> Path | None:
-    if not name.startswith(f"{PACKAGE}."):
-        return None
-    path = root.joinpath(*name.split(".")).with_suffix(".py")
-    return path.resolve() if path.is_file() else None

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from harness.errors import ExitCode, UserError
 from harness.paths import project_root
@@ -32,6 +33,9 @@ app = typer.Typer(
 )
 out = Console()
 err = Console(stderr=True)
+
+
+_EXTRA_HELP = "module or .py file with more candidates"
 
 
 class DeviceChoice(StrEnum):
@@ -61,56 +65,33 @@ def _verdicts() -> Verdicts:
 @app.command("list")
 def list_(
     op: Annotated[str | None, typer.Argument(help="one op; all without it")] = None,
-    candidates: Annotated[list[str] | None, typer.Option(help="module or .py file with more candidates")] = None,
+    candidates: Annotated[list[str] | None, typer.Option(help=_EXTRA_HELP)] = None,
 ) -> None:
     """Ops and candidates: kind, contract, and whether each can run here."""
     from harness import catalog
+    from harness.listing import op_tables
+    from harness.survey import survey
 
     root = project_root()
-    for op_id in (op,) if op else catalog.op_ids(root):
-        entry = catalog.load(op_id, root, tuple(candidates or ()))
-        table = Table(title=op_id, title_justify="left", title_style="bold")
-        for column in ("candidate", "kind", "contract", "in context", "here"):
-            table.add_column(column, no_wrap=True)
-        lacking: list[str] = []
-        for candidate in entry.candidates:
-            missing = candidate.provider.missing()
-            if missing and missing not in lacking:
-                lacking.append(missing)
-            here = f"no ({lacking.index(missing) + 1})" if missing else "yes"
-            table.add_row(candidate.id, candidate.kind, candidate.contract, candidate.context or "", here)
-        out.print(table)
-        for number, reason in enumerate(lacking, start=1):
-            out.print(f"({number}) {escape(reason)}", highlight=False)
-        for problem in entry.problems:
-            err.print(f"[yellow]problem[/] {escape(problem)}", highlight=False)
+    found = survey(root, (op,) if op else catalog.op_ids(root), tuple(candidates or ()))
+    if op:
+        found.of(op)
+    for table in op_tables(found):
+        out.print(table, soft_wrap=isinstance(table, str), highlight=False)
+    _print_problems([*found.problems, *(line for one in found.ops for line in (one.error, *one.problems) if line)])
 
 
 @app.command()
-def check() -> None:
+def check(
+    candidates: Annotated[list[str] | None, typer.Option(help=_EXTRA_HELP)] = None,
+) -> None:
     """Check every manifest, candidate and claim; one sentence for each thing that is wrong."""
-    from harness import catalog
-    from harness.schema.claims import check_rows, load_claims
-    from harness.schema.manifest import check_against_op
+    from harness.listing import project_problems
 
-    root = project_root()
-    problems: list[str] = []
-    manifests: dict[str, Manifest] = {}
-    for op_id in sorted({*catalog.op_ids(root), *(path.stem for path in (root / "shapes").glob("*.yaml"))}):
-        try:
-            manifests[op_id] = _manifest(op_id)
-            entry = catalog.load(op_id, root)
-        except UserError as error:
-            problems.append(str(error))
-            continue
-        problems += [*check_against_op(manifests[op_id], entry.op), *entry.problems]
-    try:
-        problems += check_rows(load_claims(root / "reports" / "claims.yaml"), manifests)
-    except UserError as error:
-        problems.append(str(error))
+    ops, problems = project_problems(project_root(), tuple(candidates or ()))
     if problems:
         raise UserError("\n".join(problems))
-    out.print(f"{len(manifests)} ops are in order", highlight=False)
+    out.print(f"{ops} ops are in order", highlight=False)
 
 
 @app.command()
@@ -135,30 +116,30 @@ def bench(
     cross_checks: Annotated[
         bool, typer.Option("--cross-checks", help="also time with do_bench and CUPTI, for comparison")
     ] = False,
-    candidates: Annotated[list[str] | None, typer.Option(help="module or .py file with more candidates")] = None,
+    candidates: Annotated[list[str] | None, typer.Option(help=_EXTRA_HELP)] = None,
 ) -> None:
     """Measure ops, append to results/, refresh reports/. Resumes where the last run stopped."""
-    from harness import catalog, microbench
+    from harness import microbench
     from harness.progress import LiveProgress
     from harness.protocol import Settings
-    from harness.report import write_all
-    from harness.report.console import outcome_table
-    from harness.schema.manifest import check_against_op
     from harness.store import Store
+    from harness.survey import survey
 
     root = project_root()
     manifests = {op: _manifest(op) for op in ops}
     extra = tuple(candidates or ())
-    for op, manifest in manifests.items():
-        if problems := check_against_op(manifest, catalog.load(op, root, extra).op):
-            raise UserError("\n".join(problems))
-    device_type = _device_type(device)
+    found = survey(root, tuple(manifests), extra)
+    if problems := [*(line for op in manifests for line in found.of(op).manifest), *found.problems]:
+        raise UserError("\n".join(problems))
+    device_type = _device_type(device, found.device_type)
     selection = microbench.Selection(tuple(case or ()), context)
     selected = [microbench.tasks_of(manifest, device_type, selection) for manifest in manifests.values()]
     if not any(selected):
         err.print("nothing selected: --case and --context together match no case", highlight=False)
         raise typer.Exit(ExitCode.NOTHING_SELECTED)
+    microbench.require_writable(root)
     failures: list[str] = []
+    ran = False
     try:
         for op, manifest in manifests.items():
             with LiveProgress(err, op) as progress:
@@ -172,36 +153,56 @@ def bench(
                         seconds_per_arm=seconds or microbench.SECONDS_PER_ARM[device_type], cross_checks=cross_checks
                     ),
                     extra=extra,
+                    broken=found.broken,
                     fresh=fresh,
                     progress=progress,
                     on_measured=progress.measured,
                     on_planned=progress.planned,
                 )
+            ran = True
             failures += outcome.failures
-            for problem in outcome.problems:
-                err.print(f"[yellow]problem[/] {escape(problem)}", highlight=False)
+            _print_problems(outcome.problems)
     except KeyboardInterrupt:
         err.print("interrupted: what was measured is in results/; the same command goes on from there")
+        ran = True
         raise typer.Exit(ExitCode.INTERRUPTED) from None
     finally:
         # Also after Ctrl-C: what is stored is decided and printed.
-        verdicts = _verdicts()
-        write_all(verdicts, root / "reports")
-        for op in ops:
-            out.print(outcome_table(verdicts, op, device_type))
+        if ran:
+            failures += _decide_and_print(root, tuple(manifests), device_type)
     for failure in failures:
         err.print(f"[red]failed[/] {escape(failure)}", highlight=False)
     if failures:
         raise typer.Exit(ExitCode.SOME_FAILED)
 
 
-def _device_type(choice: DeviceChoice) -> Literal["cuda", "cpu"]:
-    from harness.measure.environment import current_device_type
+def _decide_and_print(root: Path, ops: tuple[str, ...], device_type: Literal["cuda", "cpu"]) -> list[str]:
+    """Refresh reports/ and print each op's outcomes; why reports/ could not be refreshed, a sentence each."""
+    from harness.report import recompute_ops, write_all
+    from harness.report.console import outcome_table
 
-    here = current_device_type()
+    problems: list[str] = []
+    try:
+        verdicts = _verdicts()
+        write_all(verdicts, root / "reports")
+    except UserError as error:
+        # Somebody else's manifest, claim or evidence: the reports hold all ops or are left as they were.
+        verdicts = recompute_ops(root, ops)
+        problems = [f"reports/ is as it was before: {line}" for line in str(error).splitlines()]
+    for op in ops:
+        out.print(outcome_table(verdicts, op, device_type))
+    return problems
+
+
+def _print_problems(problems: Iterable[str]) -> None:
+    for problem in problems:
+        err.print(f"[yellow]problem[/] {escape(problem)}", highlight=False, soft_wrap=True)
+
+
+def _device_type(choice: DeviceChoice, here: Literal["cuda", "cpu"]) -> Literal["cuda", "cpu"]:
     if choice is DeviceChoice.CUDA and here != "cuda":
         raise UserError("--device cuda: torch sees no NVIDIA GPU here; use --device cpu for the rehearsal.")
-    return "cpu" if choice is DeviceChoice.CPU or here == "cpu" else "cuda"
+    return "cpu" if choice is DeviceChoice.CPU else here
 
 
 @app.command()
@@ -245,7 +246,24 @@ def doctor() -> None:
 
 
 def main() -> None:
-    """Entry point of `harness`: errors of the user become one sentence and an exit code."""
+    """Entry point of `harness`: errors of the user become one sentence and an exit code, and the code is said."""
+    code = _run()
+    if code in _SAID:
+        # `make` turns every code but 0 into its own 2.
+        err.print(f"harness: exit {code:d} ({_SAID[ExitCode(code)]})", highlight=False, soft_wrap=True)
+    sys.exit(code)
+
+
+_SAID = {
+    ExitCode.BAD_INPUT: "bad input",
+    ExitCode.NOTHING_SELECTED: "nothing selected",
+    ExitCode.SOME_FAILED: "done, but some of it failed",
+    ExitCode.UNFIT: "this machine cannot measure now",
+    ExitCode.INTERRUPTED: "interrupted",
+}
+
+
+def _run() -> int:
     from harness.errors import UnfitError
 
     try:
@@ -253,7 +271,19 @@ def main() -> None:
     except UserError as error:
         for line in str(error).splitlines():
             err.print(f"[red]error[/] {escape(line)}", highlight=False, soft_wrap=True)
-        sys.exit(ExitCode.BAD_INPUT)
+        return ExitCode.BAD_INPUT
     except UnfitError as error:
         err.print(f"[red]unfit[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        sys.exit(ExitCode.UNFIT)
+        return ExitCode.UNFIT
+    except OSError as error:
+        if error.filename is None or error.errno is None:
+            raise
+        err.print(f"[red]unfit[/] {escape(f'{error.filename}: {error.strerror}')}", highlight=False, soft_wrap=True)
+        return ExitCode.UNFIT
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except SystemExit as ended:
+        if isinstance(ended.__context__, typer.Abort):  # what Ctrl-C becomes inside the library
+            return ExitCode.INTERRUPTED
+        return ended.code if isinstance(ended.code, int) else ExitCode.DONE
+    return ExitCode.DONE

@@ -12,9 +12,10 @@ from harness import catalog
 from harness.measure import environment
 from harness.measure.clock import clock_for
 from harness.measure.controls import read_controls
-from harness.op import Candidate, Device
+from harness.op import Device
 from harness.schema.measurement import ControlsRecord
 from harness.schema.vocabulary import Kind
+from harness.survey import Listed, survey
 
 
 def examine(console: Console, root: Path) -> bool:
@@ -44,21 +45,22 @@ def _candidates(root: Path, device: Device) -> Table:
     table = Table(title="candidates", title_justify="left", title_style="bold")
     for column in ("op", "lacks here", "candidates (version)"):
         table.add_column(column, overflow="fold")
-    for op_id in catalog.op_ids(root):
+    for one in survey(root, catalog.op_ids(root)).ops:
         groups: dict[str, list[str]] = {}
-        for candidate in catalog.load(op_id, root).candidates:
-            version = candidate.provider.version()
-            shown = candidate.id + (f" ({version})" if version else "")
+        for candidate in one.candidates:
+            shown = candidate.id + (f" ({candidate.version})" if candidate.version else "")
             groups.setdefault(lacks(candidate, device), []).append(shown)
+        if one.error:
+            groups[one.error] = ["all"]
         for reason, names in sorted(groups.items()):
-            table.add_row(op_id, escape(reason) or "[green]nothing[/]", escape(", ".join(names)))
+            table.add_row(one.op, escape(reason) or "[green]nothing[/]", escape(", ".join(names)))
     return table
 
 
-def lacks(candidate: Candidate, device: Device) -> str:
+def lacks(candidate: Listed, device: Device) -> str:
     """Why the candidate cannot be timed on the device, whatever the case; empty when it can."""
-    if missing := candidate.provider.missing():
-        return missing
+    if candidate.missing:
+        return candidate.missing
     if device.type == "cpu" and candidate.kind is Kind.CUDA:
         return "an NVIDIA GPU"
     if device.type == "cpu" and candidate.kind is Kind.TRITON:

@@ -20,9 +20,9 @@ from time import monotonic
 from types import TracebackType
 from typing import cast
 
-from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
+from harness.device_lock import DeviceLock, expected_uuid
 from harness.errors import UnfitError
 from harness.measure.telemetry import Probe, Watcher, probe_for
 from harness.prebuild import build_ahead
@@ -51,8 +51,6 @@ from harness.schema.vocabulary import ArmStatus, Cache, Method, RunStatus
 _START_LIMIT_S = 180.0
 """From the start of a worker to its first message: importing torch on a cold disk is slow."""
 _NO_ARM_LIMIT_S = 600.0
-_LOCK_FOLDER = Path("/tmp")
-"""One place for all users and jobs of the machine: TMPDIR may differ from job to job."""
 BASELINE_SIDE = frozenset[str]()
 """`Task.only` of a run with no candidate but the baseline, its twin and eager native."""
 
@@ -127,7 +125,7 @@ class Supervisor:
         self._probe = probe
         self._environment = dict(environment or {})
         self._worker: _Started | None = None
-        self._lock: FileLock | None = None
+        self._lock = DeviceLock()
         self._record: EnvironmentRecord | None = None
         self._failure: UnfitError | None = None
 
@@ -138,11 +136,12 @@ class Supervisor:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end_worker()
-        if self._lock is not None:
-            self._lock.release()
+        self._lock.release()
 
     def hello(self) -> Hello:
         """Start a worker and hear what it would measure. Raises UnfitError when it cannot start or the GPU is busy."""
+        if (uuid := expected_uuid(self.job.device_type)) is not None:
+            self._lock.hold(uuid)
         return self._start(self.job.tasks)
 
     def build_ahead(self, tasks: list[Task]) -> list[Task]:
@@ -253,7 +252,7 @@ class Supervisor:
         self._record = message.environment
         if tasks == self.job.tasks:
             self._identities = message.identities
-        self._acquire(message.environment.device.uuid)
+        self._lock.hold(message.environment.device.uuid)
         device = message.environment.device
         watcher = Watcher(self._probe(device.type, device.uuid), self._worker.process.pid)
         self._worker.watcher = watcher
@@ -263,17 +262,6 @@ class Supervisor:
             raise UnfitError(f"{watcher.processes - 1} other compute processes are on {device.name}; wait for them.")
         self.progress.hello(message.environment)
         return message
-
-    def _acquire(self, uuid: str) -> None:
-        if self._lock is not None:
-            return
-        path = _LOCK_FOLDER / f"dit-kernel-harness-{uuid}.lock"
-        lock = FileLock(path, mode=0o666)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout as error:
-            raise UnfitError(f"another run of this harness holds the device {uuid} ({path}); wait for it.") from error
-        self._lock = lock
 
     def _log_file(self, name: str) -> Path:
         self._logs.mkdir(parents=True, exist_ok=True)

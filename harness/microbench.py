@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness.errors import UserError
+from harness.errors import UnfitError, UserError
 from harness.isolate import Progress, Supervisor
 from harness.protocol import Hello, Job, Settings, Task, stored_settings
 from harness.schema.manifest import Manifest
@@ -63,6 +64,17 @@ class Outcome:
         return sentences
 
 
+def require_writable(root: Path) -> None:
+    """Raises UnfitError before minutes are spent on what cannot be kept."""
+    for folder in (root / "results", root / "reports", root / WORK_FOLDER):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(b"\0" * 4096)
+        except OSError as error:
+            raise UnfitError(f"{folder}: cannot be written ({error.strerror}); nothing was measured.") from error
+
+
 def tasks_of(manifest: Manifest, device_type: str, selection: Selection) -> tuple[Task, ...]:
     """The comparisons to make, in file order; a shape that two models share is measured once.
 
@@ -100,6 +112,7 @@ def bench(
     selection: Selection,
     settings: Settings,
     extra: Sequence[str],
+    broken: Mapping[str, str],
     fresh: bool,
     progress: Progress,
     on_measured: Callable[[Measurement], None],
@@ -107,6 +120,7 @@ def bench(
 ) -> Outcome:
     """Measure what the store does not hold yet (everything when `fresh`), appending each result as it comes.
 
+    `broken` is what must not be imported, from `harness.survey`.
     `on_planned(to_measure, kept)` is called once, `on_measured` after each stored line. Raises UserError for a bad
     selection and UnfitError when nothing can be measured here; Ctrl-C leaves what is stored.
     """
@@ -119,6 +133,7 @@ def bench(
         tasks=tasks,
         settings=settings,
         extra=tuple(extra),
+        broken=dict(broken),
     )
     measured: list[Measurement] = []
     with Supervisor(job, root / WORK_FOLDER, progress) as supervisor:
@@ -142,7 +157,7 @@ def _stored(store: Store, job: Job, hello: Hello, index: int) -> bool:
         hello.identities[index],
         stored_settings(job.settings),
     )
-    found = store.find(key)
+    found = store.find(key, job.op)
     if found is None:
         return False
     # Cross-checks only add to a measurement: one that has them also answers a run without.

@@ -8,6 +8,7 @@ Nothing is registered globally: the catalog collects the `Op` and `Candidate` ob
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -157,6 +158,9 @@ def _no_version() -> str | None:
     return None
 
 
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+"""What `torch.library` takes in the name of an op."""
+
 INHOUSE = Provider("inhouse", _nothing_missing, _no_version)
 """Kernels written in this repository."""
 TORCH = Provider("torch", _nothing_missing, _no_version)
@@ -196,6 +200,36 @@ class Candidate:
     deterministic: bool = True
     """Whether two runs on the same inputs give the same bits."""
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for a declaration that cannot be right, however the candidate is made."""
+        if problem := self._problem():
+            raise ValueError(f"candidate {self.name!r} for {self.op}: {problem}")
+
+    def _problem(self) -> str:
+        if not _NAME.fullmatch(str(self.name)):
+            return "its name must be letters, digits and underscores, not beginning with a digit (name=...)"
+        if not isinstance(self.provider, Provider) or not _NAME.fullmatch(self.provider.id):
+            return "provider=... must be a Provider whose id is letters, digits and underscores"
+        if self.kind not in (Kind.REWRITE, Kind.TRITON, Kind.CUDA):
+            return f"kind={self.kind!r} must be Kind.REWRITE, Kind.TRITON or Kind.CUDA"
+        if self.contract not in (Contract.BIT_EXACT, Contract.TOLERANCE):
+            return f"contract={self.contract!r} must be Contract.BIT_EXACT or Contract.TOLERANCE"
+        if not callable(self.run):
+            return "run=... must be a function"
+        for field, value in (("kernels", self.kernels), ("mutates", self.mutates), ("returns", self.returns)):
+            if not isinstance(value, tuple) or not all(isinstance(one, str) for one in value):
+                return f"{field}={value!r} must be a tuple of texts, such as ({value!r},)"
+        if self.kind in (Kind.TRITON, Kind.CUDA) and not self.kernels:
+            return f"a {self.kind} candidate must name the kernels it launches (kernels=...)"
+        for pattern in self.kernels:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                return f"kernels: {pattern!r} is no regular expression ({error})"
+        if not set(self.returns) <= set(self.mutates):
+            return f"returns={self.returns} must be among mutates={self.mutates}"
+        return ""
+
     @property
     def id(self) -> str:
         """`provider.name`, as in reports and on the command line."""
@@ -232,12 +266,8 @@ def candidate(
     """Turn the function below into a `Candidate` called after it.
 
     Triton and CUDA functions are registered by the harness as custom ops with `torch.library.custom_op` and
-    `register_fake`; rewrites are compiled. Raises ValueError for a declaration that cannot be right.
+    `register_fake`; rewrites are compiled. The function below raises ValueError for a declaration that cannot be right.
     """
-    if kind in (Kind.TRITON, Kind.CUDA) and not kernels:
-        raise ValueError(f"candidate for {op}: a {kind} candidate must name the kernels it launches (kernels=...)")
-    if not set(returns) <= set(mutates):
-        raise ValueError(f"candidate for {op}: returns={returns} must be among mutates={mutates}")
 
     def wrap(run: Impl) -> Candidate:
         return Candidate(

@@ -21,6 +21,7 @@ from time import monotonic
 
 from pydantic import TypeAdapter
 
+from harness.processes import die_with_parent
 from harness.protocol import Job, Task
 
 LIMIT_S = 240.0
@@ -90,9 +91,12 @@ def _build(job: Job) -> None:
     from harness.measure import environment
     from harness.measure.arms import arms_of
     from harness.measure.gate import Gate
+    from harness.measure.global_state import load_configs, watched
     from harness.measure.link import synchronize
 
-    entry = catalog.load(job.op, Path(job.root), job.extra)
+    die_with_parent()
+    load_configs()
+    entry = catalog.load(job.op, Path(job.root), job.extra, broken=job.broken)
     device = environment.device(job.device_type)
     for task in job.tasks:
         context = entry.op.context(task.context) if task.context else None
@@ -101,7 +105,8 @@ def _build(job: Job) -> None:
         seconds: dict[str, float] = {}
         with torch.no_grad():
             for arm in arms:
-                with contextlib.suppress(Exception):
+                # What an arm changes of the process is put back; the worker finds it again, and says so.
+                with contextlib.suppress(Exception), watched():
                     args = arm.prepared(gate.draw())
                     start = monotonic()
                     arm.outputs(args)

@@ -66,6 +66,8 @@ class Job(Message):
     settings: Settings
     extra: tuple[str, ...] = ()
     """Modules or files with more candidates."""
+    broken: dict[str, str] = Field(default_factory=dict)
+    """What must not be imported, with why; see `harness.survey`."""
 
 
 class Go(Message):

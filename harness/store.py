@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from filelock import FileLock
 from pydantic import ValidationError
 
-from harness.errors import UserError
+from harness.errors import UnfitError, UserError
 from harness.schema.case import Case
 from harness.schema.measurement import SCHEMA_VERSION, EnvironmentRecord, Measurement, Setting
 from harness.schema.vocabulary import Role, RunStatus
@@ -107,23 +107,25 @@ class Store:
         return self.root / device_key / f"{op}.jsonl"
 
     def append(self, measurement: Measurement) -> Path:
-        """Write one line and sync it to disk; return the file. Raises ValueError for NaN and infinity."""
+        """Write one line and sync it to disk; return the file.
+
+        Raises ValueError for NaN and infinity, UnfitError where the disk takes no whole line; nothing is left then.
+        """
         line = encode(measurement.model_dump(mode="json"))
         file = self.file(measurement.environment.device.key, measurement.op)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(file):
-            _set_torn_tail_aside(file)
-            created = not file.exists()
-            descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                left = memoryview(line)
-                while left:
-                    left = left[os.write(descriptor, left) :]
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-            if created:
-                _sync_folder(file.parent)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with _lock(file):
+                _set_torn_tail_aside(file)
+                created = not file.exists()
+                _append(file, line)
+                if created:
+                    _sync_folder(file.parent)
+        except OSError as error:
+            raise UnfitError(
+                f"{file}: cannot be written ({error.strerror}); what was measured before is kept, and the same command "
+                "goes on from there once it can."
+            ) from error
         return file
 
     def load(self, op: str | None = None, device_key: str | None = None) -> list[Stored]:
@@ -136,11 +138,11 @@ class Store:
             raise UserError(f"{strange}: not a file; the store holds one .jsonl file per op, move it away.")
         return [stored for file in files for stored in self._load_file(file)]
 
-    def find(self, key: str) -> Stored | None:
-        """The newest measurement with that resume key that was measured to the end, or None."""
+    def find(self, key: str, op: str) -> Stored | None:
+        """The newest measurement of the op with that resume key that was measured to the end, or None."""
         matches = [
             stored
-            for stored in self.load()
+            for stored in self.load(op)
             if stored.measurement.status is RunStatus.MEASURED and resume_key_of(stored.measurement) == key
         ]
         return max(matches, key=lambda stored: stored.measurement.started_at, default=None)
@@ -160,6 +162,23 @@ def _lock(file: Path) -> FileLock:
     return FileLock(f"{file}.lock")
 
 
+def _append(file: Path, line: bytes) -> None:
+    """Write the whole line and sync it, or leave the file as it was. The caller holds the lock."""
+    descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        size = os.fstat(descriptor).st_size
+        try:
+            left = memoryview(line)
+            while left:
+                left = left[os.write(descriptor, left) :]
+            os.fsync(descriptor)
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)
+
+
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -173,9 +192,13 @@ def _whole_lines(file: Path) -> bytes:
     content = file.read_bytes()
     if not content or content.endswith(b"\n"):
         return content
-    with _lock(file):
-        _set_torn_tail_aside(file)
-        return file.read_bytes()
+    try:
+        with _lock(file):
+            _set_torn_tail_aside(file)
+            return file.read_bytes()
+    except OSError as error:
+        log.warning("%s: the last line is torn and cannot be set aside (%s); left out.", file, error.strerror)
+        return content[: content.rfind(b"\n") + 1]
 
 
 def _set_torn_tail_aside(file: Path) -> None:

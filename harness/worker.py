@@ -5,9 +5,7 @@ Started by `harness.isolate` as `python -m harness.worker IN OUT` with two pipe 
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import TypeVar
@@ -20,7 +18,9 @@ from harness.measure.arms import NATIVE_ID
 from harness.measure.clock import clock_for
 from harness.measure.comparison import Comparison
 from harness.measure.controls import read_controls
+from harness.measure.global_state import load_configs
 from harness.measure.link import DeviceLostError
+from harness.processes import die_with_parent
 from harness.protocol import (
     Begin,
     BlockQuery,
@@ -41,7 +41,6 @@ from harness.protocol import (
 from harness.schema.measurement import TelemetryRecord
 from harness.store import ArmIdentity
 
-_PR_SET_PDEATHSIG = 1
 _CONTROL_TRIES = 3
 
 Expected = TypeVar("Expected", Job, Go, Reply)
@@ -108,7 +107,8 @@ def serve(link: PipeLink) -> None:
     cache = compile_cache_state()
     job = link.receive(Job)
     root = Path(job.root)
-    entry = catalog.load(job.op, root, job.extra)
+    load_configs()
+    entry = catalog.load(job.op, root, job.extra, broken=job.broken)
     if job.device_type == "cuda":
         torch.cuda.init()
     record = environment.environment_record(job.device_type, root, job.op, job.tolerance.model_dump())
@@ -145,6 +145,7 @@ def serve(link: PipeLink) -> None:
         cache,
         job.settings,
         link,
+        entry.refused,
     )
     for task in tasks:
         link.task = task.name
@@ -156,8 +157,7 @@ def serve(link: PipeLink) -> None:
 
 def main() -> None:
     """Entry point."""
-    # A supervisor that is killed must not leave a worker on the GPU.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     link = PipeLink(int(sys.argv[1]), int(sys.argv[2]))
     try:
         serve(link)

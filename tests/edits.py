@@ -22,7 +22,8 @@ EDITS: dict[str, tuple[Edit, ...]] = {
             "not selector.select(left):\n                    raise AssertionError('would wait for ever')",
         ),
     ),
-    "device_lock": (("harness.isolate", "lock.acquire(timeout=0)", "pass"),),
+    "device_lock": (("harness.device_lock", "lock.acquire(timeout=0)", "pass"),),
+    "device_lock_first": (("harness.isolate", "            self._lock.hold(uuid)\n", "            pass\n"),),
     "foreign_process": (("harness.isolate", "if watcher.processes > 1:", "if False:"),),
     "certified_baseline": (
         ("harness.measure.arms", "if arm.counter is None or arm.counter.graphs == 1:", "if True:"),
@@ -37,7 +38,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     ),
     "reversed_blocks": (("harness.measure.sampler", "(*order, *reversed(order))", "(*order, *order)"),),
     "random_orders": (("harness.stats.orders", "rng.permutation(arms)", "range(arms)"),),
-    "candidate_sources": (("harness.catalog", "pending += [path for name", "_ = [path for name"),),
+    "candidate_sources": (("harness.imported", "pending += _named(one, roots)", "pass"),),
     "empty_filter": (
         (
             "harness.microbench",
@@ -50,6 +51,18 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "device_key": (
         ("harness.measure.environment", "round(info.memory_bytes / 2**30)", "round(info.memory_bytes / 2**20)"),
         ("harness.measure.environment", 'driver.split(".")[0]', "driver"),
+    ),
+    "candidate_declared": (("harness.op", "if problem := self._problem():", "if False:"),),
+    "import_apart": (("harness.survey", "if not what or what in broken:", "if True:"),),
+    "settings_watch": (("harness.measure.global_state", "found.changed = said(changed)", "pass"),),
+    "settings_run": (
+        ("harness.measure.link", "if settings.changed and state.arm.candidate is not None:", "if False:"),
+    ),
+    "settings_guard": (("harness.measure.arms", "if settings.changed:", "if False:"),),
+    "settings_sample": (("harness.measure.timing", "if settings.changed:", "if False:"),),
+    "settings_import": (
+        ("harness.importing", "            if settings.changed:\n", "            if False:\n"),
+        ("harness.measure.comparison", "elif (reason := self.c.refused.get(state.arm.id)) is not None:", "elif False:"),
     ),
     "help_without_torch": (("harness.cli", "import json\n", "import json\nimport torch\n"),),
     # -- statistics

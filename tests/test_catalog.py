@@ -6,10 +6,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
 
-from harness import catalog
+from harness import catalog, importing
 from harness.errors import UserError
-from harness.op import Candidate
 from tests.evil import hidden_work
 
 ROOT = Path(__file__).parent.parent
@@ -113,19 +113,19 @@ def test_unknown_context_is_a_problem(extra: Path) -> None:
 
 
 def test_a_module_that_does_not_import_leaves_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = catalog.importlib.import_module
+    real = importing.importlib.import_module
 
     def failing(name: str) -> ModuleType:
         if name == "candidates.rmsnorm.sglang":
             raise ImportError("libcuda.so.1: cannot open shared object file")
         return real(name)
 
-    monkeypatch.setattr(catalog.importlib, "import_module", failing)
+    monkeypatch.setattr(importing.importlib, "import_module", failing)
     entry = load()
     assert "inhouse.triton_rmsnorm" in ids(entry)
     assert not any(name.startswith("sglang.") for name in ids(entry))
     assert entry.problems == (
-        "candidates.rmsnorm.sglang does not import: ImportError: libcuda.so.1: cannot open shared object file.",
+        "candidates/rmsnorm/sglang.py does not import: ImportError: libcuda.so.1: cannot open shared object file.",
     )
 
 
@@ -146,7 +146,7 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op_py: str) -> Pat
 @pytest.mark.parametrize(
     ("op_py", "sentence"),
     [
-        ("raise RuntimeError('no')", "toys/toy/op.py does not import: RuntimeError: no."),
+        ("x = 1\nraise RuntimeError('no')", "toys/toy/op.py does not import: RuntimeError: no (toys/toy/op.py:2)."),
         ("OP = 3", "toys/toy/op.py defines no `OP`; add `OP = Op(id='toy', ...)`."),
         (
             "from candidates.rmsnorm.op import OP",
@@ -156,6 +156,7 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op_py: str) -> Pat
 )
 def test_op_file_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op_py: str, sentence: str) -> None:
     root = _project(tmp_path, monkeypatch, op_py)
+    monkeypatch.chdir(root)
     with pytest.raises(UserError) as raised:
         catalog.load("toy", root)
     assert str(raised.value) == sentence
@@ -163,62 +164,92 @@ def test_op_file_that_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 def test_packages_of_others_bring_candidates_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     def entry_point(name: str, value: str) -> importlib.metadata.EntryPoint:
-        return importlib.metadata.EntryPoint(name, value, catalog.ENTRY_POINT_GROUP)
+        return importlib.metadata.EntryPoint(name, value, importing.ENTRY_POINT_GROUP)
 
     points = [
         entry_point("theirs", "tests.evil.hidden_work"),
         entry_point("broken", "no_such_module"),
         entry_point("function", "os:getcwd"),
     ]
-    monkeypatch.setattr(catalog.importlib.metadata, "entry_points", lambda group: points)
+    monkeypatch.setattr(importing.importlib.metadata, "entry_points", lambda group: points)
     entry = load()
     assert hidden_work.never_launches.id in ids(entry)
     assert entry.problems == (
-        "entry point broken (no_such_module): ModuleNotFoundError: No module named 'no_such_module'.",
+        "entry point broken (no_such_module) does not import: ModuleNotFoundError: No module named 'no_such_module'.",
         "entry point function (os:getcwd) must name a module.",
     )
 
 
-@pytest.mark.defence("candidate_sources")
-def test_source_hash_follows_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel's launcher is a file of its own: a change there must make the evidence stale."""
-    package = tmp_path / "candidates" / "toy"
-    package.mkdir(parents=True)
-    (package / "kernels.py").write_text("SIZE = 1\n")
-    (package / "launch.py").write_text("from candidates.toy.kernels import SIZE\n")
-    (package / "mine.py").write_text("from candidates.toy import launch\n")
-    (package / "other.py").write_text("x = 1\n")
-
-    def sha256(name: str) -> str:
-        module = ModuleType(name)
-        module.__file__ = str(package / f"{name}.py")
-        return catalog._source_sha256(module, tmp_path)
-
-    before = {name: sha256(name) for name in ("mine", "other")}
-    (package / "kernels.py").write_text("SIZE = 2\n")
-    assert sha256("mine") != before["mine"]
-    assert sha256("other") == before["other"]
-
-
-def test_declarations_that_cannot_be_right() -> None:
-    from harness.op import INHOUSE, candidate
-    from harness.schema.vocabulary import Contract, Kind
-
-    with pytest.raises(ValueError, match="must name the kernels it launches"):
-        candidate(op="rmsnorm", kind=Kind.TRITON, provider=INHOUSE, kernels=(), contract=Contract.TOLERANCE)
-    with pytest.raises(ValueError, match="must be among mutates"):
-        candidate(
-            op="rmsnorm", kind=Kind.REWRITE, provider=INHOUSE, kernels=(), contract=Contract.TOLERANCE, returns=("x",)
-        )
-    assert isinstance(hidden_work.fine, Candidate)
-
-
-def test_extra_that_defines_nothing_for_the_op_is_a_problem(tmp_path: Path) -> None:
+def test_extra_that_defines_nothing_for_the_op_is_told_once_for_all_ops(extra: Path, tmp_path: Path) -> None:
     empty = tmp_path / "empty_kernels.py"
     empty.write_text("")
-    assert load(str(empty)).problems == (
-        f"--candidates {empty}: nothing in it is for rmsnorm; it defines no candidate.",
+    entry = load(str(empty), str(extra))
+    assert entry.problems == ()
+    assert entry.idle == {str(empty)}
+    assert catalog.for_other_ops([str(empty)], ["rmsnorm", "groupnorm_silu"]) == [
+        f"--candidates {empty}: nothing in it is for rmsnorm or groupnorm_silu; it defines no candidate."
+    ]
+    assert catalog.for_other_ops([str(extra)], ["groupnorm_silu"]) == [
+        f"--candidates {extra}: nothing in it is for groupnorm_silu; its candidates are for rmsnorm."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        (b"import os\nx = (\n", "SyntaxError: '(' was never closed (latin.py:2)."),
+        (b"x = 1\ny = '\xe9'\n", "SyntaxError: (unicode error) 'utf-8' codec can't decode byte 0xe9"),
+        (b"x = 1\0\n", "SyntaxError: source code string cannot contain null bytes (latin.py:1)."),
+        (b"# coding: klingon\n", "SyntaxError: unknown encoding: klingon (latin.py:1)."),
+        (b"def f():\n    1 / 0\n\n\nf()\n", "ZeroDivisionError: division by zero (latin.py:2)."),
+        (b"raise ValueError('two\\nlines')", "ValueError: two lines (latin.py:1)."),
+    ],
+)
+def test_file_that_python_cannot_read_is_one_sentence_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: bytes, sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("latin.py").write_bytes(source)
+    for _ in range(2):
+        with pytest.raises(UserError) as raised:
+            load("latin.py")
+        assert str(raised.value).startswith(f"--candidates latin.py does not import: {sentence}")
+        assert "\n" not in str(raised.value)
+        assert "latin.py:" in str(raised.value).removeprefix("--candidates latin.py")
+
+
+def test_encoding_that_python_reads_by_its_cookie_is_read(extra: Path) -> None:
+    extra.write_bytes(b"# -*- coding: latin-1 -*-\n# caf\xe9\n" + extra.read_bytes())
+    assert "inhouse.mine" in ids(load(str(extra)))
+
+
+def test_module_known_to_take_its_process_down_is_left_alone() -> None:
+    what = "candidates/rmsnorm/sglang.py"
+    touched: list[str] = []
+    entry = catalog.load(
+        "rmsnorm", ROOT, broken={what: f"{what}: importing it ends the process."}, touch=touched.append
     )
+    assert entry.problems == (f"{what}: importing it ends the process.",)
+    assert not any(name.startswith("sglang.") for name in ids(entry))
+    assert "inhouse.triton_rmsnorm" in ids(entry)
+    assert "candidates/rmsnorm/op.py" in touched
+    assert what not in touched
+    key = "provider inhouse"
+    without = catalog.load("rmsnorm", ROOT, broken={key: "its provider hangs."})
+    assert without.problems == ("its provider hangs.",)
+    assert not any(name.startswith("inhouse.") for name in ids(without))
+
+
+@pytest.mark.defence("settings_import")
+def test_import_that_changes_settings_of_the_process_refuses_its_candidates(extra: Path) -> None:
+    extra.write_text(f"import torch\ntorch.set_num_threads(torch.get_num_threads() + 1)\n{extra.read_text()}")
+    before = torch.get_num_threads()
+    entry = load(str(extra))
+    assert torch.get_num_threads() == before
+    changed = f"its import changes global settings: the number of threads {before} -> {before + 1}"
+    assert entry.refused == {"inhouse.mine": changed}
+    assert entry.problems == (f"--candidates {extra}: {changed}; leave them as they are.",)
+    assert load(str(extra)).refused == {"inhouse.mine": changed}, "also where this process has imported it before"
 
 
 def test_signature_that_the_op_cannot_call_is_a_problem(extra: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from harness import isolate
+from harness import device_lock, isolate
 from harness.errors import UnfitError
 from harness.isolate import Progress, Supervisor
 from harness.measure.telemetry import Poll, Probe
@@ -55,7 +55,7 @@ class Notes(Progress):
 @pytest.fixture(autouse=True)
 def _locks_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A run beside the tests does not stop them."""
-    monkeypatch.setattr(isolate, "_LOCK_FOLDER", tmp_path)
+    monkeypatch.setattr(device_lock, "_FOLDER", tmp_path)
 
 
 @pytest.fixture
@@ -216,6 +216,31 @@ def test_one_run_at_a_time_on_a_device(fake: Callable[..., Supervisor]) -> None:
             second.hello()
     with fake() as third:
         third.hello()
+
+
+@pytest.mark.defence("device_lock_first")
+def test_lock_is_asked_for_before_a_worker_is_started(
+    fake: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that merely starts would be a foreign process to the run that is on the device."""
+    monkeypatch.setattr(isolate, "expected_uuid", lambda device_type: "the-device")
+    with fake() as first, fake() as second:
+        first._lock.hold("the-device")
+        with pytest.raises(UnfitError, match="another run of this harness holds the device the-device"):
+            second.hello()
+        assert second._worker is None
+        assert not (second._logs).exists()
+
+
+def test_device_found_by_the_worker_is_locked_though_another_was_expected(
+    fake: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolate, "expected_uuid", lambda device_type: None)
+    with fake() as first:
+        first.hello()
+        monkeypatch.setattr(isolate, "expected_uuid", lambda device_type: "somewhere else")
+        with fake() as second, pytest.raises(UnfitError, match="another run of this harness holds the device test-"):
+            second.hello()
 
 
 def test_controls_that_fail_stop_the_run(fake: Callable[..., Supervisor]) -> None:

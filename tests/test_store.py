@@ -237,11 +237,11 @@ def test_a_line_that_is_no_line_of_the_store_is_one_sentence(store: Store, line:
 def test_find_gives_the_newest_measurement_that_was_finished(store: Store) -> None:
     old, new = small(1), small(2).model_copy(update={"started_at": "2026-12-02T00:00:00Z"})
     key = resume_key_of(old)
-    assert store.find(key) is None
+    assert store.find(key, old.op) is None
     for one in (new, old):
         store.append(one)
     store.append(measurement(ARMS, status=RunStatus.THROTTLED, started_at="2026-12-03T00:00:00Z"))
-    found = store.find(key)
+    found = store.find(key, old.op)
     assert found is not None
     assert found.measurement == new
     assert found.line == 1

@@ -16,8 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from harness.measure.global_state import watched
 from harness.op import Args, Candidate, Context, Device, Impl, Op
 from harness.protocol import Task
+from harness.schema.case import Case
 from harness.schema.vocabulary import ArmStatus, Contract, Kind, Role
 
 BASELINE_ID = "torch.compile"
@@ -190,15 +192,26 @@ def arms_of(op: Op, candidates: Iterable[Candidate], task: Task, device: Device)
             continue
         if task.only is not None and candidate.id not in task.only:
             continue
-        if device.type == "cpu" and candidate.kind is Kind.CUDA:
-            declined.append(Declined(candidate, ArmStatus.INELIGIBLE, "needs an NVIDIA GPU"))
-        elif missing := candidate.provider.missing():
-            declined.append(Declined(candidate, ArmStatus.NOT_INSTALLED, missing))
-        elif reason := candidate.declines(task.case, device):
-            declined.append(Declined(candidate, ArmStatus.INELIGIBLE, reason))
+        with watched() as settings:
+            refusal = _refusal(candidate, task.case, device)
+        if settings.changed:
+            refusal = ArmStatus.GATE_FAILED, f"its guard or provider {settings.changed}"
+        if refusal is not None:
+            declined.append(Declined(candidate, *refusal))
         else:
             arms.append(candidate_arm(candidate, op, context))
     return arms, declined
+
+
+def _refusal(candidate: Candidate, case: Case, device: Device) -> tuple[ArmStatus, str] | None:
+    """Why a candidate gets no arm, asked of its provider and its guard."""
+    if device.type == "cpu" and candidate.kind is Kind.CUDA:
+        return ArmStatus.INELIGIBLE, "needs an NVIDIA GPU"
+    if missing := candidate.provider.missing():
+        return ArmStatus.NOT_INSTALLED, missing
+    if reason := candidate.declines(case, device):
+        return ArmStatus.INELIGIBLE, reason
+    return None
 
 
 def certified(arm: Arm) -> str | None:

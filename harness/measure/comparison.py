@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
+from types import MappingProxyType
 
 import torch
 
@@ -59,7 +60,9 @@ class Comparison:
         compile_cache: str,
         settings: Settings,
         link: Link,
+        refused: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        """`refused` are candidates that must not be measured, with why."""
         self.op = op
         self.candidates = candidates
         self.sources = sources
@@ -71,6 +74,7 @@ class Comparison:
         self.compile_cache = compile_cache
         self.settings = settings
         self.link = link
+        self.refused = refused
         self._probed: dict[tuple[str, str | None], tuple[str, tuple[str, ...]]] = {}
 
     def run(self, task: Task) -> Measurement:
@@ -187,6 +191,8 @@ class _Run:
         for state in self.states:
             if state.arm.id in self.task.quarantined:
                 state.fail(*self.task.quarantined[state.arm.id])
+            elif (reason := self.c.refused.get(state.arm.id)) is not None:
+                state.fail(ArmStatus.GATE_FAILED, reason)
 
     def _state(self, arm_id: str) -> ArmState:
         return next(state for state in self.states if state.arm.id == arm_id)

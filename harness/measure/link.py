@@ -11,6 +11,7 @@ from typing import Protocol
 import torch
 
 from harness.measure.armstate import ArmState
+from harness.measure.global_state import watched
 from harness.schema.measurement import TelemetryRecord
 from harness.schema.vocabulary import ArmStatus
 
@@ -85,11 +86,17 @@ def recovered(device_type: str) -> str:
 
 @contextmanager
 def touching(link: Link, state: ArmState, phase: Phase, device_type: str) -> Iterator[None]:
-    """Announce the arm; turn its exceptions into its status, or into DeviceLostError when the context is gone."""
+    """Announce the arm; turn its exceptions into its status, or into DeviceLostError when the context is gone.
+
+    What a candidate changes of the process's settings is put back, and takes the candidate out.
+    """
     link.begin(state.arm.id, phase.label, phase.limit_s)
     try:
-        yield
-        check_device(device_type)
+        with watched() as settings:
+            yield
+            check_device(device_type)
+        if settings.changed and state.arm.candidate is not None:
+            state.fail(ArmStatus.GATE_FAILED, f"in {phase.label}: {settings.changed}")
     except torch.OutOfMemoryError as error:
         state.fail(ArmStatus.OUT_OF_MEMORY, f"in {phase.label}: {first_line(error)}")
         torch.cuda.empty_cache()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
 
 from harness.measure.arms import BASELINE_ID
 from harness.measure.armstate import ArmState
-from harness.measure.clock import ArmSets, Clock, Rotation, clock_for, launches_for, plan_rotation
+from harness.measure.clock import ArmSets, Clock, GraphClock, Rotation, Timed, clock_for, launches_for, plan_rotation
 from harness.measure.controls import copy_time_us
 from harness.measure.engagement import PROFILED_CALLS, profiled
 from harness.measure.gate import ArmGate, Gate, storage_bytes, tensors_of
+from harness.measure.global_state import watched
 from harness.measure.link import Link, Phase, synchronize, touching
 from harness.measure.sampler import Budget, Samples, host_time_us, sample, warm_up
 from harness.op import Args, Device
@@ -112,7 +114,7 @@ class TimedPart:
     def sample(self, budget_per_arm_s: float, seed: int, *, trial: bool) -> Samples:
         """Warm up and measure blocks; each arm's state keeps its samples."""
         alive = [state for state in self.states if state.alive and state.timed is not None]
-        timed = [state.timed for state in alive if state.timed is not None]
+        timed = [self._watched(state, state.timed) for state in alive if state.timed is not None]
         baseline = next(i for i, state in enumerate(alive) if state.arm.role is Role.BASELINE)
         budget = Budget(budget_per_arm_s * len(alive))
         if trial:
@@ -132,6 +134,20 @@ class TimedPart:
             state.samples_us = pairs
         return samples
 
+    def _watched(self, state: ArmState, timed: Timed) -> Timed:
+        """As timed, watching the process's settings where a sample runs the candidate's own code on the host."""
+        if state.arm.candidate is None or self.clock.method is Method.CUDA_GRAPH:
+            return timed
+
+        def sample_us() -> float:
+            with watched() as settings:
+                taken = timed.sample_us()
+            if settings.changed:
+                state.fail(ArmStatus.GATE_FAILED, f"in {Phase.SAMPLE.label}: {settings.changed}")
+            return taken
+
+        return replace(timed, sample_us=sample_us)
+
     def host_times(self, *, cross_checks: bool) -> None:
         """Launch-inclusive wall time of every arm; on request do_bench and CUPTI beside our clock."""
         for state in self.states:
@@ -142,6 +158,11 @@ class TimedPart:
                     partial(state.arm.call, **a) for a in self.sets.prepared(state.arm)
                 ]
                 state.host_us = host_time_us(self.clock, calls[0])
+                if isinstance(self.clock, GraphClock):
+                    self.sets.restore()
+                    state.fenced_us = self.clock.fenced_us(
+                        state.arm, self.sets.prepared(state.arm), state.timed.launches
+                    )
                 if cross_checks and self.device.type == "cuda":
                     from triton.testing import do_bench
 

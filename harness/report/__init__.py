@@ -4,13 +4,15 @@ Everything but the pictures is the same bytes wherever it is made.
 """
 
 import json
+import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from harness.report import page, rehearsal
 from harness.report.matrix import matrix_markdown
 from harness.schema.claims import Claims, load_claims
-from harness.schema.manifest import load_manifests
+from harness.schema.manifest import load_manifest, load_manifests
 from harness.schema.verdict import Verdicts
 from harness.store import Store
 from harness.verdict import decide, present
@@ -30,6 +32,14 @@ def recompute(root: Path) -> Verdicts:
     return decide(Store(root / "results").load(), manifests, claims, present(root, manifests))
 
 
+def recompute_ops(root: Path, ops: Iterable[str]) -> Verdicts:
+    """Decide these ops alone, whatever is wrong with others or with the claims; for what a run prints of itself."""
+    manifests = {op: load_manifest(root / "shapes" / f"{op}.yaml") for op in ops}
+    store = Store(root / "results")
+    measured = [stored for op in manifests for stored in store.load(op)]
+    return decide(measured, manifests, Claims(rows={}), present(root, manifests))
+
+
 def render(verdicts: Verdicts) -> dict[str, str]:
     """The text files of `reports/` by name."""
     pages = {f"{row.op}.md": page.render(row) for row in verdicts.rows if row.cards}
@@ -46,7 +56,7 @@ def write_all(verdicts: Verdicts, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, content in render(verdicts).items():
-        (folder / name).write_bytes(content.encode())
+        _replace(folder / name, content.encode())
         written.append(folder / name)
     pictured = [row for row in verdicts.rows if row.cards]
     if pictured:
@@ -56,6 +66,16 @@ def write_all(verdicts: Verdicts, folder: Path) -> list[Path]:
             draw(row, folder / f"{row.op}.png")
             written.append(folder / f"{row.op}.png")
     return written
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """Whole or not at all: a kill in mid-write must not leave half a report."""
+    half = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        half.write_bytes(content)
+        half.replace(file)
+    finally:
+        half.unlink(missing_ok=True)
 
 
 def verify(root: Path) -> list[str]:

@@ -32,7 +32,7 @@ def test_reading_and_resuming_are_cheap(tmp_path: Path) -> None:
     append_s = (time.perf_counter() - start) / LINES
     size_mib = file.stat().st_size / 2**20
     load_s = best_s(lambda: Store(tmp_path).load())
-    find_s = best_s(lambda: store.find(resume_key_of(lines[-1])))
+    find_s = best_s(lambda: store.find(resume_key_of(lines[-1]), lines[-1].op))
     print(f"{size_mib:.1f} MiB; append {append_s * 1e3:.1f} ms a line, load {load_s:.2f} s, find {find_s * 1e3:.1f} ms")
     assert append_s < 0.1
     assert load_s < 3.0

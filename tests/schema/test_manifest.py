@@ -325,8 +325,8 @@ def test_all_kinds_of_errors_come_at_once() -> None:
         "norm.yaml:13: key `calls` stands here a second time (first on line 12); keep one.",
         "norm.yaml:25: `yes` means different things to different YAML readers; write true, false or a plain decimal "
         "number, or put text in quotes.",
-        "norm.yaml:43: `cases[big].rehearsal` has 153598464 elements; make it at most 2097152, it runs on laptops.",
         "norm.yaml:43: `cases[big].rehearsal.S` is 99999, larger than the case's 32760; make it smaller.",
+        "norm.yaml:43: `cases[big].rehearsal` has 153598464 elements; make it at most 2097152, it runs on laptops.",
     ]
 
 

@@ -28,9 +28,9 @@ if os.environ.get("HARNESS_TEST_QUIET"):
 if not _worker and (_folder := os.environ.get("HARNESS_TEST_LOCKS")):
     from pathlib import Path
 
-    from harness import isolate
+    from harness import device_lock
 
-    isolate._LOCK_FOLDER = Path(_folder)
+    device_lock._FOLDER = Path(_folder)
 
 if _worker and os.environ.get("HARNESS_TEST_NO_INDUCTOR"):
     # Dynamo's graphs run eagerly: what is tested is the command line, not a compiler.

@@ -1,0 +1,69 @@
+"""One run at a time holds a device: a lock file named after it, taken before a worker is started on it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from harness.errors import UnfitError
+
+_FOLDER = Path("/tmp")
+"""One place for all users and jobs of the machine: TMPDIR may differ from job to job."""
+
+
+class DeviceLock:
+    """The locks of one run: on the device it expects, and on the one its worker found."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, FileLock] = {}
+
+    def hold(self, uuid: str) -> None:
+        """Hold the device's lock until `release`. Raises UnfitError when another run has it."""
+        if uuid in self._held:
+            return
+        path = _FOLDER / f"dit-kernel-harness-{uuid}.lock"
+        lock = FileLock(path, mode=0o666)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise UnfitError(f"another run of this harness holds the device {uuid} ({path}); wait for it.") from error
+        except OSError as error:
+            raise UnfitError(
+                f"the device's lock {path} cannot be opened ({error.strerror}): another user's run made it; remove it "
+                "once that run has ended."
+            ) from error
+        self._held[uuid] = lock
+
+    def release(self) -> None:
+        """Let others run."""
+        while self._held:
+            self._held.popitem()[1].release()
+
+
+def expected_uuid(device_type: str) -> str | None:
+    """The UUID of the device that a worker will most likely find, without starting CUDA; None when that is not clear.
+
+    A worker that merely asked would appear as a foreign process to a run that is on the device.
+    """
+    if device_type == "cpu":
+        return platform.node()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    first = visible.split(",")[0].strip() if visible is not None else "0"
+    if first.startswith("GPU-"):
+        return first.removeprefix("GPU-")
+    if not first.isdecimal():
+        return None
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        try:
+            uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(int(first)))
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return None
+    return str(uuid.decode() if isinstance(uuid, bytes) else uuid).removeprefix("GPU-")

@@ -1,0 +1,92 @@
+"""Which files a candidate's module is made of: itself and what it imports from its own surroundings, by statement.
+
+Its surroundings are the project (`candidates.*`), the package it belongs to, and for a file given on the command line
+the folder it lies in. Files it names in a string, such as a `.cu` beside it, count too. Nothing is imported here.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from harness.sources import files_sha256
+
+_LONGEST_NAME = 200
+
+
+def sources_sha256(file: Path, module: str, root: Path) -> str:
+    """Hash of the files that the module `module`, loaded from `file`, is made of. `root` is the project's."""
+    base = root.resolve()
+    surroundings = (base, _import_root(file.resolve(), module))
+    files = files_of(file.resolve(), surroundings)
+    return files_sha256(base if all(base in found.parents for found in files) else Path("/"), files)
+
+
+def files_of(file: Path, roots: Sequence[Path]) -> set[Path]:
+    """`file` and what it imports below the roots, directly or not; below the project only from `candidates`."""
+    pending, found = [file], set[Path]()
+    while pending:
+        one = pending.pop()
+        if one not in found:
+            found.add(one)
+            pending += _named(one, roots)
+    return found
+
+
+def _import_root(file: Path, module: str) -> Path:
+    """The folder that absolute imports of the module's own package start from."""
+    if module.startswith("harness_extra_"):
+        return file.parent
+    depth = module.count(".") + (file.name == "__init__.py")
+    return file.parents[depth] if depth < len(file.parents) else file.parent
+
+
+def _named(file: Path, roots: Sequence[Path]) -> Iterator[Path]:
+    if file.suffix != ".py":
+        return
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return  # the catalog says so; the file's own bytes are in the hash
+    for folder in file.parents:  # a package's own file runs before its modules
+        if not (package := folder / "__init__.py").is_file():
+            break
+        yield package
+    project = roots[0]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [".".join(filter(None, [node.module, alias.name])) for alias in node.names]
+            names += [node.module] if node.module else []
+            if node.level:
+                if len(file.parents) >= node.level:
+                    yield from _modules(names, file.parents[node.level - 1])
+                continue
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from _beside(file, node.value)
+            continue
+        else:
+            continue
+        yield from _modules([name for name in names if name.startswith("candidates.")], project)
+        for root in roots[1:]:
+            if root != project:
+                yield from _modules(names, root)
+
+
+def _modules(names: Iterable[str], root: Path) -> Iterator[Path]:
+    """The files of dotted names below `root`, the packages on the way included."""
+    for name in names:
+        parts = name.split(".")
+        for end in range(1, len(parts) + 1):
+            path = root.joinpath(*parts[:end])
+            yield from (found for found in (path.with_suffix(".py"), path / "__init__.py") if found.is_file())
+
+
+def _beside(file: Path, text: str) -> Iterator[Path]:
+    """A file beside `file` that a string names: the source of a kernel that is compiled or loaded at run time."""
+    if 0 < len(text) <= _LONGEST_NAME and "." in text and not set(text) & set("\0\n"):
+        path = file.parent / text
+        if file.parent in path.parents and ".." not in path.parts and path.is_file():
+            yield path
