@@ -7,6 +7,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
+_MOST_ROWS = 2**31 - 2**12
+"""Rows are counted in 32 bits, up to the end of the last program's tile."""
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -25,9 +28,11 @@ class Rows:
 
 
 def rows_of(x: Tensor) -> Rows:
-    """Raises ValueError unless x is (B, S, D) or (T, D)."""
+    """Raises ValueError unless x is (B, S, D) or (T, D) of fewer than some 2^31 rows."""
     if x.ndim not in (2, 3):
         raise ValueError(f"x has {x.ndim} dims; these kernels take (T, D) and (B, S, D)")
+    if math.prod(x.shape[:-1]) > _MOST_ROWS:
+        raise ValueError(f"x has {math.prod(x.shape[:-1]):,} rows; these kernels count up to {_MOST_ROWS:,}")
     shape, strides = (1, *x.shape)[-3:], (0, *x.stride())[-3:]
     return Rows(shape[0], shape[1], shape[2], (strides[0], strides[1], strides[2]))
 
@@ -57,16 +62,16 @@ def modulation(m: Tensor, rows: Rows) -> Shared:
 
     Raises ValueError for any other shape: a modulation that is read with another one's granularity is silently wrong.
     """
-    if m.stride(-1) != 1 and m.shape[-1] != 1:
-        m = m.contiguous()
-    groups = {2: 1, 3: m.shape[1], 4: m.shape[1]}.get(m.ndim, 0)
-    fits = m.shape[-1] == rows.width and m.shape[0] in (1, rows.batches)
-    fits = fits and groups > 0 and rows.tokens % groups == 0 and (m.ndim != 3 or groups in (1, rows.tokens))
+    groups = 1 if m.ndim == 2 else m.shape[1] if m.ndim in (3, 4) else 0
+    fits = groups > 0 and m.shape[-1] == rows.width and m.shape[0] in (1, rows.batches)
+    fits = fits and rows.tokens % groups == 0 and (m.ndim != 3 or groups in (1, rows.tokens))
     if not fits or (m.ndim == 4 and m.shape[2] != 1):
         raise ValueError(
             f"a modulation of shape {tuple(m.shape)} does not fit x ({rows.batches}, {rows.tokens}, {rows.width}); "
             "it must be (B, D), (B, 1, D), (B, S, D) or (B, F, 1, D) with F dividing S"
         )
+    if m.stride(-1) != 1:
+        m = m.contiguous()
     return Shared(
         m,
         0 if m.shape[0] == 1 else m.stride(0),

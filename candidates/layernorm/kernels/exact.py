@@ -99,16 +99,16 @@ def layernorm_exact(
         gdc_wait()
     CHUNKS: tl.constexpr = (D + 511) // 512
     EQUAL: tl.constexpr = D % 512 == 0
-    row = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(0)
     b = row // S
     s = row - b * S
-    x_ptr += b * x_b + s * x_s
-    residual_ptr += b * r_b + s * r_s
+    x_ptr += group_offset(b, s, x_b, x_s, 1)
+    residual_ptr += group_offset(b, s, r_b, r_s, 1)
     gate_ptr += group_offset(b, s, g_b, g_g, GATE_TOKENS)
     mul_ptr += group_offset(b, s, m_b, m_g, MUL_TOKENS)
     add_ptr += group_offset(b, s, a_b, a_g, ADD_TOKENS)
-    out_ptr += row * D
-    h_ptr += row * D
+    out_ptr += row.to(tl.int64) * D
+    h_ptr += row.to(tl.int64) * D
     # torch's thread of an element is its column / 4 (modulo 128): bits (warp, warp, 4 of the lane, lane's lowest).
     # Eight neighbouring elements, two of torch's threads, lie in one thread here: 16-byte accesses.
     INNER: tl.constexpr = 2 if TWO_WARPS else 4

@@ -16,7 +16,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 @triton.jit
 def group_offset(b, s, s_b, s_g, TOKENS):
     """Element offset of the modulation row of token s of batch b; TOKENS tokens share one."""
-    return b * s_b + (s // TOKENS) * s_g
+    return tl.cast(b, tl.int64) * s_b + tl.cast(s // TOKENS, tl.int64) * s_g
 
 
 @triton.jit
@@ -57,15 +57,16 @@ def layernorm_tile(
     """ROWS of the B * S rows per program; out and h are contiguous. ONE is 1 for a modulation, 0 for an affine part."""
     if PDL:
         gdc_wait()
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    # rows are counted in 32 bits, for a division's sake, and elements in 64
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     b = row // S
     s = row - b * S
-    x_row = (b * x_b + s * x_s)[:, None]
-    r_row = (b * r_b + s * r_s)[:, None]
+    x_row = group_offset(b, s, x_b, x_s, 1)[:, None]
+    r_row = group_offset(b, s, r_b, r_s, 1)[:, None]
     g_row = group_offset(b, s, g_b, g_g, GATE_TOKENS)[:, None]
     m_row = group_offset(b, s, m_b, m_g, MUL_TOKENS)[:, None]
     a_row = group_offset(b, s, a_b, a_g, ADD_TOKENS)[:, None]
-    out_row = (row * D)[:, None]
+    out_row = (row.to(tl.int64) * D)[:, None]
     valid = (row < rows)[:, None]
     head = tl.arange(0, HEAD)[None, :]
     head_x = _input(
