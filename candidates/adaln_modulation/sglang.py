@@ -70,7 +70,7 @@ def fuse_scale_shift(
     contract=Contract.BIT_EXACT,
     guard=all_of(
         half_precision, forms(Form.SCALE_SHIFT), tables(*PER_BATCH), contiguous, one_dtype, _scale_constant_is_one,
-        widths_of(8, 1 << 30), _offsets,
+        widths_of(8, 1 << 30),
     ),
 )  # fmt: skip
 def modulate_scale_shift(
@@ -91,7 +91,7 @@ def modulate_scale_shift(
     kernels=("residual_gate_add_(vec|broadcast|scalar)_kernel",),
     contract=Contract.BIT_EXACT,
     guard=all_of(
-        half_precision, forms(Form.GATE), tables(*PER_BATCH, Per.TOKEN), contiguous, one_dtype, _offsets
+        half_precision, forms(Form.GATE), tables(*PER_BATCH, Per.TOKEN), contiguous, one_dtype
     ),
 )  # fmt: skip
 def residual_gate_add(
