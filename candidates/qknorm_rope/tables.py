@@ -62,20 +62,33 @@ def tokens(x: Tensor) -> Tensor:
 
 
 def packed_qkv(q: Tensor, k: Tensor) -> Tensor | None:
-    """The packed (B * S, q | k | v) that q and k (B, S, heads, D) are views of, or None when they are not."""
-    heads, head_dim = q.shape[-2:]
-    kv_heads = k.shape[-2]
-    width = q.stride(1)
-    rest = width - (heads + kv_heads) * head_dim
+    """The packed (B * S, q | k | v) that q and k (B, S, heads, D) are views of, or None when they are not.
+
+    Of a single token, q | k alone.
+    """
+    batch, seq, heads, head_dim = q.shape
+    kv_heads = k.shape[2]
+    width = (heads + kv_heads) * head_dim
+    if batch * seq > 1:
+        width = q.stride(1 if seq > 1 else 0)
     start = q.storage_offset()
-    same = q.untyped_storage().data_ptr() == k.untyped_storage().data_ptr()
-    if not same or k.storage_offset() != start + heads * head_dim or k.stride(1) != width or rest < 0:
+    storage = q.untyped_storage()
+    rest = width - (heads + kv_heads) * head_dim
+    adjacent = (
+        storage.data_ptr() == k.untyped_storage().data_ptr()
+        and k.storage_offset() == start + heads * head_dim
+        and (start + batch * seq * width) * q.element_size() <= storage.nbytes()
+    )
+    wanted = (seq * width, width, head_dim, 1)
+    laid_out = all(
+        stride == want
+        for x in (q, k)
+        for size, stride, want in zip(x.shape, x.stride(), wanted, strict=True)
+        if size > 1
+    )
+    if not adjacent or not laid_out or rest < 0 or rest % head_dim:
         return None
-    dense = all(x.stride(3) == 1 and (x.shape[2] == 1 or x.stride(2) == head_dim) for x in (q, k))
-    one_run = q.shape[0] == 1 or (q.stride(0) == k.stride(0) == q.shape[1] * width)
-    if not dense or not one_run or rest % head_dim or start % width:
-        return None
-    return q.as_strided((q.shape[0] * q.shape[1], width), (width, 1), start)
+    return q.as_strided((batch * seq, width), (width, 1), start)
 
 
 def per_head(case: Case, device: Device) -> str | None:
