@@ -58,7 +58,7 @@ def _microbench(row: RowVerdict, notes: Notes, base: str) -> str:
     evidence = evidence_target(card.comparisons[0].evidence, base).split("#")[0]
     proof = f"{link('report', f'{base}{row.op}.md')} · {link('evidence', evidence)}"
     scoped = (f"On {device_name(card, row)}: {plain(cell.notes[0])}", *map(plain, cell.notes[1:]))
-    return " ".join(filter(None, [_symbol(cell), proof, _who(cell), notes.mark(scoped)]))
+    return " ".join(filter(None, [_symbol(cell), cell.extent, proof, _who(cell), notes.mark(scoped)]))
 
 
 def _cell(cell: Cell, notes: Notes) -> str:

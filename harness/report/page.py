@@ -8,8 +8,24 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from harness.report import text
 from harness.report.matrix import device_name, execution, software
-from harness.report.tables import case_tables, clock_table, context_table, overview_table, phase_table, step_table
-from harness.schema.verdict import CardVerdict, Comparison, RowVerdict, StepVerdict
+from harness.report.tables import (
+    case_tables,
+    clock_table,
+    context_table,
+    gate_notes,
+    overview_table,
+    phase_table,
+    step_table,
+)
+from harness.schema.verdict import (
+    CLOCKS_AGREE_SHARE,
+    CLOCKS_AGREE_US,
+    CLOCKS_GAP_US,
+    CardVerdict,
+    Comparison,
+    RowVerdict,
+    StepVerdict,
+)
 from harness.schema.vocabulary import Outcome, Role, Tracker
 
 _TEMPLATES = Environment(
@@ -53,6 +69,7 @@ class Section:
     overview: str
     cases: tuple[CaseView, ...]
     contexts: str
+    noticed: str
     clocks: str
     phases: str
 
@@ -63,7 +80,11 @@ def render(row: RowVerdict) -> str:
     seconds = sorted({str(value) for card in row.cards for value in card.settings.get("seconds_per_arm", ())})
     arguments = f" ARGS='--seconds {seconds[0]}'" if len(seconds) == 1 else ""
     return _TEMPLATES.get_template("page.md.j2").render(
-        row=row, sections=sections, outcomes=text.OUTCOMES, arguments=arguments
+        row=row,
+        sections=sections,
+        outcomes=text.OUTCOMES,
+        arguments=arguments,
+        clocks=(100 * CLOCKS_AGREE_SHARE, CLOCKS_AGREE_US, CLOCKS_GAP_US),
     )
 
 
@@ -102,6 +123,7 @@ def _section(row: RowVerdict, card: CardVerdict) -> Section:
         overview=overview_table(alone),
         cases=tuple(_case(one) for one in card.comparisons),
         contexts=context_table(card.comparisons),
+        noticed=gate_notes(card.comparisons),
         clocks=clock_table(card),
         phases=phase_table(card.comparisons),
     )
@@ -217,7 +239,7 @@ def _roofline(one: Comparison) -> str:
 def _aa(one: Comparison) -> str:
     timed = [arm for arm in one.controls if arm.effect_log_pct is not None]
     if not timed:
-        return text.plain(f"A/A: {one.invalid}") if one.invalid else ""
+        return ""
     names = {Role.CONTROL: "same code", Role.TWIN: "twin"}
     said = "; ".join(
         f"{names[arm.role]} {text.log_span(arm.effect_log_pct)}, {arm.outcome}" for arm in timed if arm.effect_log_pct

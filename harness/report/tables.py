@@ -1,22 +1,33 @@
 """The tables of an op's page."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from harness.report import text
 from harness.report.text import NOTHING, code, kernel_name, plain, table
-from harness.schema.verdict import Agreement, ArmVerdict, CardVerdict, Comparison, StepVerdict, by_measurement
+from harness.schema.verdict import (
+    Agreement,
+    ArmVerdict,
+    CandidateVerdict,
+    CardVerdict,
+    Comparison,
+    StepVerdict,
+    by_measurement,
+)
 from harness.schema.vocabulary import Outcome, Role
 from harness.verdict.steps import COMPETING
 
 
 def step_table(step: StepVerdict) -> str:
     """All candidates on one step, the leader marked."""
+    shared = Counter(one.reason for one in step.candidates)
+    notes = [reason for reason, count in shared.items() if reason and count > 1 and reason != step.reason]
     rows = [
         (
             code(one.id) + (" ← leader" if one.id == step.leader else ""),
             text.kind(one.kind),
             text.ratio_span(one.ratio),
-            plain(f"{one.outcome}: {one.reason}") if one.reason else str(one.outcome),
+            _said(one, step.reason, notes),
             text.ratio(one.geomean_ratio),
             text.us(one.baseline_step_us),
             text.us(one.candidate_step_us),
@@ -34,7 +45,21 @@ def step_table(step: StepVerdict) -> str:
         "candidate µs a step",
         "cases covered",
     )
-    return table(headers, rows, right=(2, 4, 5, 6, 7)) if rows else "No candidate was tried."
+    if not rows:
+        return "No candidate was tried."
+    said = "; ".join(f"({number}) {plain(reason)}" for number, reason in enumerate(notes, start=1))
+    return table(headers, rows, right=(2, 4, 5, 6, 7)) + (f"\n\n{said}." if said else "")
+
+
+def _said(one: CandidateVerdict, above: str, notes: Sequence[str]) -> str:
+    """An outcome with its reason, which is not repeated where the step has it too or several candidates share it."""
+    if not one.reason:
+        return str(one.outcome)
+    if one.reason == above:
+        return f"{one.outcome}, as above"
+    if one.reason in notes:
+        return f"{one.outcome} ({notes.index(one.reason) + 1})"
+    return plain(f"{one.outcome}: {one.reason}")
 
 
 def fastest(one: Comparison) -> ArmVerdict | None:
@@ -80,7 +105,7 @@ def overview_table(comparisons: Sequence[Comparison]) -> str:
 
 def _state(one: Comparison, best: ArmVerdict | None) -> str:
     if one.invalid:
-        return f"INVALID: {one.invalid}"
+        return f"INVALID: {one.invalid.split(':')[0]}"
     if one.case_changed:
         return "the manifest's sizes have changed"
     state = str(best.outcome) if best else "no candidate was timed"
@@ -95,7 +120,7 @@ def case_tables(one: Comparison) -> list[str]:
     if timed:
         tables.append(_times(one, timed))
     rivals = [arm for arm in timed if arm.rivals]
-    if rivals:
+    if len(rivals) > 1:
         tables.append(_rivals(rivals))
     gated = [arm for arm in one.arms if arm.gate is not None]
     if gated:
@@ -118,7 +143,7 @@ def _times(one: Comparison, timed: Sequence[ArmVerdict]) -> str:
             text.kind(arm.kind),
             text.us_span(arm.time_us),
             NOTHING if arm.role is Role.BASELINE else text.ratio_span(arm.ratio),
-            _outcome(arm),
+            _outcome(arm, one.invalid),
             text.share(arm.copy_share),
             text.share(arm.floor_share),
         )
@@ -128,25 +153,36 @@ def _times(one: Comparison, timed: Sequence[ArmVerdict]) -> str:
     return table(("arm", "kind", unit, "to torch.compile", "outcome", "of copy", "of floor"), rows, right=(2, 3, 5, 6))
 
 
-def _outcome(arm: ArmVerdict) -> str:
+def _outcome(arm: ArmVerdict, invalid: str) -> str:
+    """`invalid` is why nothing in the comparison counts; its heading says it, once."""
+    reason = "" if arm.reason == invalid else arm.reason
     if arm.role is Role.BASELINE:
-        return plain(arm.reason) or "baseline"
-    said = f"{arm.outcome}: {arm.reason}" if arm.reason else str(arm.outcome)
+        return plain(reason) or "baseline"
+    said = f"{arm.outcome}: {reason}" if reason else str(arm.outcome)
     return plain("; ".join([said, *arm.notes]))
 
 
 def _rivals(arms: Sequence[ArmVerdict]) -> str:
-    names = [arm.id for arm in arms]
+    """Each pair once, the faster first: the other half would be its inverse."""
+    ordered = sorted(arms, key=lambda arm: arm.time_us.estimate if arm.time_us else 0.0)
     rows = [
-        [code(arm.id), *(text.ratio_span(arm.rivals.get(name)) if name != arm.id else NOTHING for name in names)]
-        for arm in arms
+        [
+            code(arm.id),
+            *(
+                text.ratio_span(arm.rivals.get(other.id)) if column >= row else ""
+                for column, other in enumerate(slower)
+            ),
+        ]
+        for row, arm in enumerate(ordered[:-1])
+        for slower in [ordered[1:]]
     ]
-    headers = ["ratio of the row to the column", *(code(name) for name in names)]
-    return table(headers, rows, right=range(1, len(names) + 1))
+    headers = ["times as fast as", *(code(arm.id) for arm in ordered[1:])]
+    return table(headers, rows, right=range(1, len(ordered)))
 
 
 def _gates(arms: Sequence[ArmVerdict]) -> str:
     rows = []
+    inputs = dict.fromkeys(", ".join(arm.gate.variants) for arm in arms if arm.gate)
     for arm in arms:
         gate = arm.gate
         assert gate is not None
@@ -165,7 +201,7 @@ def _gates(arms: Sequence[ArmVerdict]) -> str:
                 "yes" if gate.bit_exact else "no",
                 str(arm.contract),
                 "yes" if gate.deterministic else "no",
-                plain("; ".join([", ".join(gate.variants), *gate.notes])),
+                *([plain(", ".join(gate.variants))] if len(inputs) > 1 else []),
             )
         )
     headers = (
@@ -180,26 +216,50 @@ def _gates(arms: Sequence[ArmVerdict]) -> str:
         "bit-exact found",
         "claimed",
         "deterministic",
-        "inputs",
+        *(["inputs"] if len(inputs) > 1 else []),
     )
-    return table(headers, rows, right=(3, 4, 5, 6, 7))
+    below = f"\n\nInputs: {plain(next(iter(inputs)))}." if len(inputs) == 1 else ""
+    return table(headers, rows, right=(3, 4, 5, 6, 7)) + below
+
+
+def gate_notes(comparisons: Sequence[Comparison]) -> str:
+    """What the gate noticed beside passing or failing, once for each arm; a list, or the empty string."""
+    noticed: dict[tuple[str, str], list[str]] = {}
+    for one, *_ in by_measurement(comparisons):
+        for arm in one.arms:
+            for note in arm.gate.notes if arm.gate else ():
+                noticed.setdefault((arm.id, note), []).append(one.case.id)
+    return "\n".join(
+        f"- {code(arm)}: {plain(note)}"
+        + (f" ({code(cases[0])})" if len(cases) == 1 else f" ({len(cases)} measurements)")
+        for (arm, note), cases in noticed.items()
+    )
 
 
 def _costs(arms: Sequence[ArmVerdict]) -> str:
-    rows = [
-        (
-            code(arm.id),
-            f"{arm.build_s:.2f}",
-            text.mib(arm.peak_bytes),
-            text.us(arm.host_us),
-            arm.registration,
-            NOTHING if arm.graph_count is None else str(arm.graph_count),
-            str(arm.launches),
-            plain("; ".join(f"{name}: {value}" for name, value in arm.tags.items())) or NOTHING,
-            " ".join(code(kernel_name(kernel)) for kernel in arm.kernels),
+    tagged = any(arm.tags for arm in arms)
+    baseline = next((arm for arm in arms if arm.role is Role.BASELINE), None)
+    rows = []
+    for arm in arms:
+        same = baseline is not None and arm.role in (Role.CONTROL, Role.TWIN) and arm.kernels == baseline.kernels
+        kernels = " ".join(code(kernel_name(kernel)) for kernel in arm.kernels)
+        rows.append(
+            (
+                code(arm.id),
+                f"{arm.build_s:.2f}",
+                text.mib(arm.peak_bytes),
+                text.us(arm.host_us),
+                arm.registration,
+                NOTHING if arm.graph_count is None else str(arm.graph_count),
+                str(arm.launches),
+                *(
+                    [plain("; ".join(f"{name}: {value}" for name, value in arm.tags.items())) or NOTHING]
+                    if tagged
+                    else []
+                ),
+                "the baseline's" if same else kernels,
+            )
         )
-        for arm in arms
-    ]
     headers = (
         "cost",
         "build s",
@@ -208,7 +268,7 @@ def _costs(arms: Sequence[ArmVerdict]) -> str:
         "registered as",
         "graphs",
         "launches a sample",
-        "chosen config",
+        *(["chosen config"] if tagged else []),
         "kernels seen",
     )
     return table(headers, rows, right=(1, 2, 3, 5, 6))
@@ -228,7 +288,9 @@ def context_table(comparisons: Sequence[Comparison]) -> str:
                     code(arm.id),
                     f"{text.ratio_span(single.ratio)} {single.outcome}" if single else NOTHING,
                     text.ratio_span(arm.ratio),
-                    plain(f"{arm.outcome}: {arm.reason}") if arm.reason else str(arm.outcome),
+                    plain(f"{arm.outcome}: {arm.reason.split(':')[0] if arm.reason == one.invalid else arm.reason}")
+                    if arm.reason
+                    else str(arm.outcome),
                     context_flag(single, arm),
                     text.us_span(arm.time_us),
                 )
@@ -263,12 +325,15 @@ def clock_table(card: CardVerdict) -> str:
             text.us(arm.do_bench_us),
             f"{arm.time_us.estimate / arm.profiler_us:.3f}" if arm.profiler_us else NOTHING,
             f"{arm.time_us.estimate / arm.do_bench_us:.3f}" if arm.do_bench_us else NOTHING,
+            {None: NOTHING, True: "yes", False: "**no**"}[arm.clocks_agree],
         )
         for one, *_ in by_measurement(card.comparisons)
         for arm in one.arms
         if arm.cross_checked and arm.time_us is not None
     ]
-    headers = ("case", "arm", "our µs", "CUPTI µs", "do_bench µs", "ours / CUPTI", "ours / do_bench")
+    headers = (
+        "case", "arm", "our µs", "CUPTI µs", "do_bench µs", "ours / CUPTI", "ours / do_bench", "agrees with CUPTI",
+    )  # fmt: skip
     return "\n\n".join([*filter(None, said), table(headers, rows, right=range(2, 7))])
 
 
@@ -277,7 +342,7 @@ def _agreement(clock: str, found: Agreement | None) -> str:
         return ""
     return (
         f"Ours over {clock}: median {found.median:.3f}, from {found.lowest:.3f} to {found.highest:.3f}, "
-        f"{found.arms} callables."
+        f"{found.arms} callables" + (f", of which {found.agreeing} agree." if found.agreeing is not None else ".")
     )
 
 

@@ -12,6 +12,13 @@ from harness.schema.case import Case
 from harness.schema.measurement import DeviceRecord, GateRecord, Record, Setting, TelemetryRecord
 from harness.schema.vocabulary import ArmStatus, Cache, Contract, Kind, Method, Outcome, Role, RunStatus, Tracker
 
+CLOCKS_AGREE_SHARE = 0.03
+"""The other clock's reading is a run of its own, seconds later and at another moment of the power cap's swing."""
+CLOCKS_AGREE_US = 0.5
+"""Resolution of the two clocks on the shortest kernels."""
+CLOCKS_GAP_US = 1.0
+"""Our time runs from launch to launch and so holds one gap for each kernel, which CUPTI's kernel times leave out."""
+
 
 class Span(Record):
     """An estimate with its two-sided 95 % interval."""
@@ -73,6 +80,15 @@ class ArmVerdict(Record):
     def cross_checked(self) -> bool:
         """Whether other clocks read it in the same run, over the same rotation."""
         return self.time_us is not None and self.do_bench_us is not None
+
+    @property
+    def clocks_agree(self) -> bool | None:
+        """Whether CUPTI's sum of kernel times is ours less the gaps between kernels; None where it was not read."""
+        if not self.cross_checked or self.time_us is None or not self.profiler_us:
+            return None
+        slack_us = max(CLOCKS_AGREE_SHARE * self.time_us.estimate, CLOCKS_AGREE_US)
+        gaps_us = CLOCKS_GAP_US * max(1, len(self.kernels))
+        return -slack_us <= self.time_us.estimate - self.profiler_us <= slack_us + gaps_us
 
 
 class Comparison(Record):
@@ -189,6 +205,8 @@ class Agreement(Record):
     """Our time over another clock's time of the same callables in the same run."""
 
     arms: int
+    agreeing: int | None
+    """Callables on which the two agree (`ArmVerdict.clocks_agree`); None where no agreement is expected."""
     median: float
     lowest: float
     highest: float
@@ -217,6 +235,8 @@ class CardVerdict(Record):
     steps: tuple[StepVerdict, ...]
     tracker: Tracker
     """What this card alone would print."""
+    extent: str
+    """How many of the deciding steps were measured, and on how many a candidate is faster."""
     notes: tuple[str, ...]
 
 
@@ -224,6 +244,8 @@ class Cell(Record):
     """One cell of the matrix."""
 
     symbol: Tracker
+    extent: str = ""
+    """On how much of what decides the symbol rests; empty where it rests on nothing measured."""
     owner: str | None = None
     link: str | None = None
     """Where the owner shows it."""

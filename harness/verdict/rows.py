@@ -24,6 +24,8 @@ from harness.verdict.compare import compare
 from harness.verdict.select import Chosen, Slot
 from harness.verdict.steps import COMPETING, Judged, judge_steps
 
+_MEASURED = (Outcome.FASTER, Outcome.TIE, Outcome.SLOWER, Outcome.INCONCLUSIVE)
+
 
 def judge_card(manifest: Manifest, chosen: Mapping[Slot, Chosen]) -> CardVerdict:
     """Everything about one op on one card."""
@@ -47,10 +49,11 @@ def judge_card(manifest: Manifest, chosen: Mapping[Slot, Chosen]) -> CardVerdict
         git_shas=_distinct(environment.git_sha or "none" for environment in environments),
         settings=_settings(judged),
         comparisons=tuple(one.comparison for one in judged),
-        profiler_agreement=_agreement(judged, lambda arm: arm.profiler_us),
+        profiler_agreement=_agreement(judged, lambda arm: arm.profiler_us, lambda arm: arm.clocks_agree),
         do_bench_agreement=_agreement(judged, lambda arm: arm.do_bench_us),
         steps=steps,
         tracker=tracker,
+        extent=_extent(steps),
         notes=notes,
     )
 
@@ -113,6 +116,14 @@ def _card_cell(steps: Sequence[StepVerdict], comparisons: Sequence[Comparison]) 
     return Tracker.NEGATIVE, notes
 
 
+def _extent(steps: Sequence[StepVerdict]) -> str:
+    """How many deciding steps the card's symbol rests on."""
+    deciding = [step for step in steps if step.decides]
+    faster = sum(step.outcome is Outcome.FASTER for step in deciding)
+    measured = sum(step.outcome in _MEASURED for step in deciding)
+    return f"faster on {faster} of {len(deciding)} deciding steps, {measured} measured"
+
+
 def _context_losses(leaders: Collection[str | None], comparisons: Sequence[Comparison]) -> Iterator[str]:
     """Where a leader loses between its neighbours: what it gains alone may not arrive in the model."""
     for one in comparisons:
@@ -155,6 +166,7 @@ def _microbench_cell(op: str, claims: Claims, cards: Sequence[CardVerdict]) -> C
         )
         cell = Cell(
             symbol=first.tracker,
+            extent=first.extent,
             owner=claim.owner if claim else None,
             link=claim.link if claim else None,
             stale=bool(stale),
@@ -217,16 +229,27 @@ def _providers(judged: Sequence[Judged]) -> dict[str, tuple[str, ...]]:
     return {provider: tuple(sorted(versions)) for provider, versions in sorted(found.items())}
 
 
-def _agreement(judged: Sequence[Judged], other_us: Callable[[ArmVerdict], float | None]) -> Agreement | None:
-    ratios = [
-        arm.time_us.estimate / other
+def _agreement(
+    judged: Sequence[Judged],
+    other_us: Callable[[ArmVerdict], float | None],
+    agree: Callable[[ArmVerdict], bool | None] | None = None,
+) -> Agreement | None:
+    read = [
+        (arm, arm.time_us.estimate / other)
         for one, *_ in by_measurement(one.comparison for one in judged)
         for arm in one.arms
         if arm.cross_checked and arm.time_us is not None and (other := other_us(arm))
     ]
-    if not ratios:
+    if not read:
         return None
-    return Agreement(arms=len(ratios), median=median(ratios), lowest=min(ratios), highest=max(ratios))
+    ratios = [ratio for _, ratio in read]
+    return Agreement(
+        arms=len(ratios),
+        agreeing=sum(bool(agree(arm)) for arm, _ in read) if agree else None,
+        median=median(ratios),
+        lowest=min(ratios),
+        highest=max(ratios),
+    )
 
 
 def _settings(judged: Sequence[Judged]) -> dict[str, tuple[Setting, ...]]:

@@ -36,16 +36,18 @@ def page_of(*measurements: Measurement) -> str:
         "toy-image, decode of one 4x32x32 latent tile (does not decide the row)",
         # gate, cost, reasons
         "| `demo.gn` | passed | passed | 7/2621440 | 0 | 2 | 1 | 0.950 | no | tolerance | yes |",
+        "Inputs: normal, large, small, offset.",
         "| BLOCK: 4096 | `gn_kernel` |",
         "| `demo.gn` | triton | INELIGIBLE | contiguous \\| packed only |",
         "| `demo.gn` | triton | GATE_FAILED | 12 elements beyond the rule |",
         "| `other.gn` | triton | NOT_INSTALLED | other.gn is not installed; run \\`make providers\\` |",
         # rivals, copy and floor
-        "| ratio of the row to the column | `inhouse.gn` | `demo.gn` | `torch.two_stage` |",
+        "| times as fast as | `demo.gn` | `torch.two_stage` |",
         "the op's stated floor 371.0 µs",
         # context, clocks, wall time, evidence
         "**wins alone, loses in context**",
         "Ours over CUPTI through the torch profiler: median 1.010",
+        "callables, of which 15 agree.",
         "| **all** | **6.0** | **37.0** | **12.0** | **18.0** | **73.0** |",
         "(../results/made-up-gpu-132sm-141gib-driver570/groupnorm_silu.jsonl#L2); "
         "other measurements of it that were passed over: 1",
@@ -86,10 +88,86 @@ def test_conclusions(arms: dict[str, Arm], status: RunStatus, sentence: str) -> 
     assert f"**On NVIDIA H200, {sentence}" in page_of(measurement(arms, status=status, reason="void"))
 
 
-def test_invalid_times_are_shown_with_the_reason_beside_them() -> None:
-    made = page_of(measurement({"inhouse.k": Arm(1.5)}, twin_speedup=1.05))
+def test_invalid_times_are_shown_and_their_reason_is_said_once_in_each_place() -> None:
+    made = page_of(measurement({"inhouse.k": Arm(1.5), "inhouse.l": Arm(1.2)}, twin_speedup=1.05))
     line = next(line for line in made.splitlines() if line.startswith("| `inhouse.k` | triton | 66."))
-    assert "INVALID: A/A failed: twin +4.8" in line
+    assert "| INVALID |" in line
+    assert "INVALID, as above" in next(
+        line for line in made.splitlines() if line.startswith("| `inhouse.k` | triton | – |")
+    )
+    said = [line for line in made.splitlines() if "A/A failed: twin +4.8" in line]
+    assert [line[:10] for line in said] == ["**On NVIDI", "**hunyuan-", "<details><"]
+    assert sum(line.count("A/A failed: twin") for line in said) == 3
+
+
+def test_a_reason_that_candidates_share_is_a_note_and_one_alone_stays_beside_its_candidate() -> None:
+    reasons = {"k": "12 off", "l": "12 off", "m": "13 off"}
+    arms = {f"inhouse.{name}": Arm(status=ArmStatus.GATE_FAILED, reason=reason) for name, reason in reasons.items()}
+    made = page_of(measurement({"inhouse.good": Arm(1.5), **arms}))
+    at = made.index("| candidate | kind |")
+    by_name = {line.split("`")[1]: line for line in made[at:].splitlines()[2:6]}
+    assert "| INVALID (1) |" in by_name["inhouse.k"]
+    assert "| INVALID (1) |" in by_name["inhouse.l"]
+    assert "| INVALID: " in by_name["inhouse.m"]
+    assert "13 off" in by_name["inhouse.m"]
+    note = made[at:].splitlines()[7]
+    assert note.startswith("(1) ")
+    assert "12 off" in note
+
+
+def test_each_pair_of_rivals_is_printed_once_the_faster_first() -> None:
+    made = page_of(measurement({"inhouse.a": Arm(1.2), "inhouse.b": Arm(1.5), "inhouse.c": Arm(1.0)}))
+    at = made.index("| times as fast as | `inhouse.a` | `inhouse.c` |")
+    first, second = made[at:].splitlines()[2:4]
+    assert first.startswith("| `inhouse.b` | 1.2")
+    assert "| 1.5" in first
+    assert second.startswith("| `inhouse.a` |  | 1.2")
+
+
+@pytest.mark.parametrize(
+    ("base_us", "profiler_us", "agrees"),
+    [
+        (100.0, 100.0, "yes"),
+        (100.0, 97.1, "yes"),
+        (100.0, 95.0, "**no**"),
+        (100.0, 103.9, "**no**"),
+        (3.0, 2.0, "yes"),
+        (3.0, 1.2, "**no**"),
+        (3.0, 3.4, "yes"),
+        (3.0, 4.0, "**no**"),
+    ],
+)
+def test_clocks_agree_within_the_stated_bounds(base_us: float, profiler_us: float, agrees: str) -> None:
+    """One kernel: a gap of 1 µs, and 3 % or half a microsecond."""
+    of = measurement({}, base_us=base_us, noise_percent=0.001)
+    arms = tuple(arm.model_copy(update={"profiler_us": profiler_us}) for arm in of.arms)
+    made = page_of(of.model_copy(update={"arms": arms}))
+    row = next(line for line in made.splitlines() if line.startswith("| `mid` | `torch.compile` |"))
+    assert row.endswith(f"| {agrees} |")
+    assert f"2 callables, of which {2 if agrees == 'yes' else 0} agree." in made
+
+
+def test_notes_of_the_gate_are_printed_once_for_all_cases() -> None:
+    runs = []
+    for name in ("mid", "large"):
+        of = measurement({"inhouse.k": Arm(1.5)}, of=case(name))
+        noted = tuple(
+            arm.model_copy(update={"gate": arm.gate.model_copy(update={"notes": ("raises on: empty",)})})
+            if arm.id == "inhouse.k" and arm.gate
+            else arm
+            for arm in of.arms
+        )
+        runs.append(of.model_copy(update={"arms": noted}))
+    made = page_of(*runs)
+    assert made.count("raises on: empty") == 1
+    assert "- `inhouse.k`: raises on: empty (2 measurements)" in made
+
+
+def test_the_cell_says_on_how_much_it_rests() -> None:
+    models = manifest(case(), case("b", model="wan"), case("c", model="flux"), deciding=("hunyuan-vae", "wan", "flux"))
+    runs = [measurement({"inhouse.k": Arm(1.5)}), measurement({"inhouse.k": Arm(1.0)}, of=models.cases[1])]
+    made = matrix.matrix_markdown(decided(*runs, of=models))
+    assert "✅ faster on 1 of 3 deciding steps, 2 measured [report]" in made
 
 
 def test_what_a_context_does_to_a_gain() -> None:
@@ -136,7 +214,8 @@ def test_the_matrix_is_the_rfcs_table_with_a_link_for_every_decided_cell() -> No
     evidence = "../results/made-up-gpu-132sm-141gib-driver570/groupnorm_silu.jsonl"
     assert made[4] == (
         "| Fused | [GroupNorm + SiLU](groupnorm_silu.md) | upstream `group_norm_silu` | — | "
-        f"✅ [report](groupnorm_silu.md) · [evidence]({evidence}) (1) (2) | ⏳ @ada (3) | 🙋 |"
+        "✅ faster on 1 of 1 deciding steps, 1 measured "
+        f"[report](groupnorm_silu.md) · [evidence]({evidence}) (1) (2) | ⏳ @ada (3) | 🙋 |"
     )
     assert (ROOT / "reports" / evidence).is_file()
     assert any(line.startswith("Scope: Made-up GPU (132 SM, 141 GiB, L2 60.0 MiB); driver 570.86.15") for line in made)
