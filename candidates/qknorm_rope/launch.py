@@ -10,7 +10,7 @@ from candidates.qknorm_rope.kernels import qknorm_rope_heads, qknorm_rope_tokens
 
 TILE_ELEMENTS = 4096
 """Elements of q or k that a program of the per-head kernel keeps in registers, where there are many."""
-SMALLEST_TILE = 512
+SMALLEST_TILE = 1024
 WANTED_PROGRAMS = 512
 """About four for each multiprocessor of a large GPU: tiles shrink until there are so many."""
 MAX_ROW_ELEMENTS = 1 << 14

@@ -243,7 +243,7 @@ def test_few_heads_are_idle(heads: int, chosen: int) -> None:
 
 def test_tiles_shrink_where_there_is_little() -> None:
     sizes = [tile_elements(total) for total in (36 * 128, 2 * 128 * 24 * 128, 2 * 4096 * 24 * 128)]
-    assert sizes == [512, 1024, TILE_ELEMENTS]
+    assert sizes == [1024, 1024, TILE_ELEMENTS]
 
 
 @pytest.mark.parametrize(("heads", "parts"), [(12, (8, 4)), (24, (16, 8)), (32, (32, 0)), (40, (32, 8)), (1, (1, 0))])

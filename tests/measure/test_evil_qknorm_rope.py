@@ -90,12 +90,10 @@ def test_a_shared_table_starts_anew_in_every_batch_though_the_case_has_one() -> 
     refused(gqa(B=1), {evil.positions_run_on_over_batches: "contract: layout contiguous: "})
 
 
-@pytest.mark.defence("contract_layouts")
 def test_strides_of_q_for_k_show_though_the_case_is_packed() -> None:
     refused(gqa(layout=Layout.SLICED), {evil.k_walks_with_the_stride_of_q: "contract: layout contiguous: "})
 
 
-@pytest.mark.defence("gate_repeat")
 def test_a_race_in_place_shows_in_a_second_run() -> None:
     refused(gqa(), {evil.reloads_what_it_may_have_stored: "two runs on the same inputs differ"})
 
