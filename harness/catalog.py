@@ -149,12 +149,16 @@ def _contradictions(candidate: Candidate, op: Op, module: ModuleType) -> list[st
 
 
 def _signature_problem(candidate: Candidate, op: Op, module: ModuleType) -> list[str]:
-    """A `run` that cannot be called with the op's (or context's) arguments; `prepare` may rename them."""
+    """A `run` that cannot be called with the op's (or context's) arguments; `prepare` may rename them.
+
+    What has a default in native need not be taken: it is given only where a case differs from it.
+    """
     if candidate.prepare is not None:
         return []
     whole = op.native if candidate.context is None else op.context(candidate.context).compose(op.native)
-    wanted, takes = (set(inspect.signature(function).parameters) for function in (whole, candidate.run))
-    if wanted == takes:
+    known, takes = (inspect.signature(function).parameters for function in (whole, candidate.run))
+    always = {name for name, parameter in known.items() if parameter.default is parameter.empty}
+    if always <= takes.keys() <= known.keys():
         return []
-    took, given = (", ".join(sorted(names)) for names in (takes, wanted))
+    took, given = (", ".join(sorted(names)) for names in (takes, always))
     return [f"{module.__file__}: {candidate.id} takes ({took}), {op.id} gives ({given})."]

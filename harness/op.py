@@ -82,7 +82,8 @@ class Op:
     """Names and types of the case's `params` it needs, all of them."""
     native: Impl
     """The authority. Written for any float dtype: fp32 accumulation for 16-bit inputs, fp64 for fp64 inputs, so
-    that the same formula on upcast inputs is the gate's oracle."""
+    that the same formula on upcast inputs is the gate's oracle. An argument with a default is given only by cases that
+    differ from it: candidates without it fit the others."""
     fake: Impl
     """Shape, dtype and strides that candidates' outputs have unless they declare their own `fake`: the one given to
     `torch.library.register_fake`."""

@@ -38,7 +38,7 @@ def rmsnorm_case(
         id=case_id,
         model="toy",
         dims=dims,
-        params={"eps": 1e-6},
+        params={"eps": 1e-6, "rounding": "once", "weight": True},
         dtype=dtype,
         layout=layout,
         calls=1,

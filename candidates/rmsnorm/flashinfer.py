@@ -1,4 +1,4 @@
-"""flashinfer's RMSNorms in CUDA, compiled on first use. They launch with programmatic dependent launch."""
+"""flashinfer's RMSNorms in CUDA, compiled on first use: one rounding, programmatic dependent launch."""
 
 import torch
 from torch import Tensor
@@ -14,6 +14,8 @@ from candidates._providers.guards import (
     row_elements_at_most,
     spans_less_than,
 )
+from candidates.rmsnorm.guards import weighted
+from candidates.rmsnorm.rounding import ONCE
 from harness.op import Device, candidate
 from harness.schema.case import Case, Layout
 from harness.schema.vocabulary import Contract, Kind
@@ -27,9 +29,9 @@ _offsets = spans_less_than(1 << 32)
     provider=flashinfer.PROVIDER,
     kernels=(r"norm::RMSNormKernel",),
     contract=Contract.TOLERANCE,
-    guard=all_of(half_precision, one_matrix, _offsets),
+    guard=all_of(half_precision, weighted, one_matrix, _offsets),
 )
-def rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rmsnorm(x: Tensor, weight: Tensor, eps: float, rounding: str = ONCE) -> Tensor:
     """x (..., D) as (rows, D), weight (D,) of x's dtype: one block per row."""
     require_same_dtype(x, weight)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -49,9 +51,9 @@ def _tokens_and_heads(case: Case, device: Device) -> str | None:
     provider=flashinfer.PROVIDER,
     kernels=(r"norm::QKRMSNormKernel",),
     contract=Contract.TOLERANCE,
-    guard=all_of(half_precision, dense_rows, _tokens_and_heads, row_elements_at_most(256), _offsets),
+    guard=all_of(half_precision, weighted, dense_rows, _tokens_and_heads, row_elements_at_most(256), _offsets),
 )
-def qk_rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def qk_rmsnorm(x: Tensor, weight: Tensor, eps: float, rounding: str = ONCE) -> Tensor:
     """x (..., heads, D) as (tokens, heads, D), weight (D,) of x's dtype: one warp per row, for head-sized rows."""
     require_same_dtype(x, weight)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -66,12 +68,12 @@ def qk_rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     provider=flashinfer.PROVIDER,
     kernels=(r"norm::FusedAddRMSNormKernel",),
     contract=Contract.TOLERANCE,
-    guard=all_of(half_precision, one_matrix, _offsets),
+    guard=all_of(half_precision, weighted, one_matrix, _offsets),
     context="residual_add",
     mutates=("x", "residual"),
     returns=("x", "residual"),
 )
-def fused_add_rmsnorm(x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> None:
+def fused_add_rmsnorm(x: Tensor, weight: Tensor, eps: float, residual: Tensor, rounding: str = ONCE) -> None:
     """x and residual (..., D), weight (D,), one dtype. In place: x becomes the norm, residual the sum."""
     require_same_dtype(x, weight)
     flashinfer.function("norm", "fused_add_rmsnorm")(matrix(x), matrix(residual), weight, eps)

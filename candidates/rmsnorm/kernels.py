@@ -1,5 +1,7 @@
 """Triton kernels for RMSNorm over the last dim, alone or after a residual add; fp32 inside, one rounding per output.
 
+With ROUND_FIRST the normed row is rounded to x's dtype before the weight is applied, and once more after it.
+
 A row of D is held as two pieces, HEAD (the largest power of two <= D) and TAIL (the rest, padded to a power of two or
 0), so that D = 1536, 3072 or 5120 idles few lanes where one padded tile would idle a quarter to three eighths.
 
@@ -32,12 +34,20 @@ def _stored_sum(x, residual, h_ptr, mask):
     return h
 
 
+@triton.jit
+def _weighted(normed, weight, dtype: tl.constexpr, ROUND_FIRST: tl.constexpr):
+    """weight * normed in fp32; the product of two rounded 16-bit numbers is exact there, so storing rounds it once."""
+    if ROUND_FIRST:
+        normed = normed.to(dtype).to(tl.float32)
+    return weight * normed
+
+
 @triton.jit(do_not_specialize=["rows"])
 def rmsnorm_tile(
     x_ptr, residual_ptr, weight_ptr, out_ptr, h_ptr, eps, inverse_D, rows, D, N1, N2,
     x_0, x_1, x_2, x_d, r_0, r_1, r_2, r_d, h_0, h_1, h_2, h_d,
     ROWS: tl.constexpr, HEAD: tl.constexpr, TAIL: tl.constexpr, COLLAPSED: tl.constexpr, RESIDUAL: tl.constexpr,
-    PDL: tl.constexpr, EARLY: tl.constexpr,
+    WEIGHT: tl.constexpr, ROUND_FIRST: tl.constexpr, PDL: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows per program, kept in registers; out is contiguous (rows, D), h has strides of its own."""
     if PDL:
@@ -66,12 +76,13 @@ def rmsnorm_tile(
         if RESIDUAL:
             tail_r = tl.load(residual_ptr + r_row + tail * r_d, mask=tail_valid, other=0.0)
     # the weight as a tile of x's shape: one row of it would reach the threads that need it through shared memory
-    repeat = tl.zeros((ROWS, 1), tl.int32)
-    head_weight = tl.load(weight_ptr + head + repeat, eviction_policy="evict_last").to(tl.float32)
-    if TAIL > 0:
-        tail_weight = tl.load(weight_ptr + tail + repeat, mask=in_row, other=0.0, eviction_policy="evict_last").to(
-            tl.float32
-        )
+    if WEIGHT:
+        repeat = tl.zeros((ROWS, 1), tl.int32)
+        head_weight = tl.load(weight_ptr + head + repeat, eviction_policy="evict_last").to(tl.float32)
+        if TAIL > 0:
+            tail_weight = tl.load(weight_ptr + tail + repeat, mask=in_row, other=0.0, eviction_policy="evict_last").to(
+                tl.float32
+            )
     if RESIDUAL:
         head_x = _stored_sum(head_x, head_r, h_ptr + h_row + head * h_d, row_valid)
         if TAIL > 0:
@@ -85,10 +96,14 @@ def rmsnorm_tile(
     if PDL and not EARLY:
         gdc_launch_dependents()
     inverse_rms = tl.rsqrt(tl.sum(squares, 1) * inverse_D + eps)[:, None]
-    y = head_weight * (head_x * inverse_rms)
+    y = head_x * inverse_rms
+    if WEIGHT:
+        y = _weighted(y, head_weight, x_ptr.dtype.element_ty, ROUND_FIRST)
     tl.store(out_ptr + out_row + head, y.to(out_ptr.dtype.element_ty), mask=row_valid)
     if TAIL > 0:
-        y = tail_weight * (tail_x * inverse_rms)
+        y = tail_x * inverse_rms
+        if WEIGHT:
+            y = _weighted(y, tail_weight, x_ptr.dtype.element_ty, ROUND_FIRST)
         tl.store(out_ptr + out_row + tail, y.to(out_ptr.dtype.element_ty), mask=tail_valid)
 
 
@@ -96,7 +111,8 @@ def rmsnorm_tile(
 def rmsnorm_long(
     x_ptr, residual_ptr, weight_ptr, out_ptr, h_ptr, eps, D, N1, N2,
     x_0, x_1, x_2, x_d, r_0, r_1, r_2, r_d, h_0, h_1, h_2, h_d,
-    BLOCK: tl.constexpr, COLLAPSED: tl.constexpr, RESIDUAL: tl.constexpr, PDL: tl.constexpr,
+    BLOCK: tl.constexpr, COLLAPSED: tl.constexpr, RESIDUAL: tl.constexpr, WEIGHT: tl.constexpr,
+    ROUND_FIRST: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One row per program in two passes over blocks, for rows too long for registers."""
     if PDL:
@@ -128,7 +144,8 @@ def rmsnorm_long(
         if RESIDUAL:
             r = tl.load(residual_ptr + r_row + i * r_d, mask=i < D, other=0.0, eviction_policy="evict_first")
             x = _stored_sum(x, r, h_ptr + h_row + i * h_d, i < D)
-        x = x.to(tl.float32)
-        weight = tl.load(weight_ptr + i, mask=i < D, other=0.0).to(tl.float32)
-        y = weight * (x * inverse_rms)
+        y = x.to(tl.float32) * inverse_rms
+        if WEIGHT:
+            weight = tl.load(weight_ptr + i, mask=i < D, other=0.0).to(tl.float32)
+            y = _weighted(y, weight, x_ptr.dtype.element_ty, ROUND_FIRST)
         tl.store(out_ptr + row * D + i, y.to(out_ptr.dtype.element_ty), mask=i < D)

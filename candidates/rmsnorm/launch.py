@@ -9,6 +9,7 @@ from torch import Tensor
 
 from candidates._dense import empty_dense_like
 from candidates.rmsnorm.kernels import rmsnorm_long, rmsnorm_tile
+from candidates.rmsnorm.rounding import BEFORE_WEIGHT, ONCE, require_one_dtype
 
 LONG_ELEMENTS = 16384
 """Rows beyond this many elements are taken in two passes instead of being held in registers."""
@@ -89,13 +90,22 @@ def _three(values: list[int], filler: int) -> list[int]:
 
 
 def _launch(
-    x: Tensor, residual: Tensor | None, weight: Tensor, out: Tensor, h: Tensor | None, eps: float, plan: Plan | None
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    out: Tensor,
+    h: Tensor | None,
+    eps: float,
+    rounding: str,
+    plan: Plan | None,
 ) -> None:
     if x.numel() == 0:
         return
     if x.ndim > 4:
         raise ValueError(f"x has {x.ndim} dims; these kernels take (T, D) to (B, S, H, D)")
-    weight = weight.contiguous()
+    round_first = rounding == BEFORE_WEIGHT
+    if weight is not None and round_first:
+        require_one_dtype(x, weight)
     width = x.shape[-1]
     rows = math.prod(x.shape[:-1])
     # a tensor that is not there is never touched; x stands in for it
@@ -110,32 +120,42 @@ def _launch(
     _, n1, n2 = (1, 1, 1) if collapsed else _three([x.shape[i] for i in counted], 1)
     sm_count, pdl = _limits(x.device)
     layout = {"COLLAPSED": collapsed, "RESIDUAL": residual is not None, "PDL": pdl}
-    tensors = (operands[0], operands[1], weight, out, operands[2])
+    formula = {"WEIGHT": weight is not None, "ROUND_FIRST": round_first}
+    tensors = (operands[0], operands[1], x if weight is None else weight.contiguous(), out, operands[2])
     if width > LONG_ELEMENTS:
         rmsnorm_long[(rows,)](
-            *tensors, eps, width, n1, n2, *strides, BLOCK=8192, **layout, num_warps=16, launch_pdl=pdl
+            *tensors, eps, width, n1, n2, *strides, BLOCK=8192, **layout, **formula, num_warps=16, launch_pdl=pdl
         )  # fmt: skip
         return
     plan = plan or make_plan(rows, width, 1 if residual is None else 2, sm_count)
     head, tail = split_row(width, plan.warps)
     rmsnorm_tile[(-(-rows // plan.rows),)](
         *tensors, eps, 1 / width, rows, width, n1, n2, *strides,
-        ROWS=plan.rows, HEAD=head, TAIL=tail, EARLY=plan.early, **layout, num_warps=plan.warps, launch_pdl=pdl,
+        ROWS=plan.rows, HEAD=head, TAIL=tail, EARLY=plan.early, **layout, **formula,
+        num_warps=plan.warps, launch_pdl=pdl,
     )  # fmt: skip
 
 
-def rmsnorm(x: Tensor, weight: Tensor, eps: float, plan: Plan | None = None) -> Tensor:
-    """w * x / sqrt(mean(x²) + eps) over the last dim: x (..., D) of any strides, weight (D,); contiguous result."""
+def rmsnorm(x: Tensor, weight: Tensor | None, eps: float, rounding: str = ONCE, plan: Plan | None = None) -> Tensor:
+    """w * x / sqrt(mean(x²) + eps) over the last dim: x (..., D) of any strides, weight (D,); contiguous result.
+
+    Raises ValueError where `candidates.rmsnorm.op.native` does for the dtypes, and for more than four dims.
+    """
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _launch(x, None, weight, out, None, eps, plan)
+    _launch(x, None, weight, out, None, eps, rounding, plan)
     return out
 
 
 def residual_rmsnorm(
-    x: Tensor, weight: Tensor, eps: float, residual: Tensor, plan: Plan | None = None
+    x: Tensor,
+    weight: Tensor | None,
+    eps: float,
+    residual: Tensor,
+    rounding: str = ONCE,
+    plan: Plan | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """h = x + residual in x's dtype; returns (RMSNorm(h), contiguous; h, with x's strides)."""
+    """h = x + residual in x's dtype; returns (RMSNorm(h), contiguous; h, with x's strides). Raises as `rmsnorm`."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     h = empty_dense_like(x)
-    _launch(x, residual, weight, out, h, eps, plan)
+    _launch(x, residual, weight, out, h, eps, rounding, plan)
     return out, h

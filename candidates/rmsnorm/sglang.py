@@ -1,4 +1,7 @@
-"""sglang's RMSNorms: three in Triton and two in CUDA that are compiled on first use."""
+"""sglang's RMSNorms: three in Triton and three in CUDA that are compiled on first use.
+
+They round once, but for `jit_rmsnorm_hf` and, where it is asked to, `jit_fused_add_rmsnorm`.
+"""
 
 import torch
 from torch import Tensor
@@ -14,6 +17,8 @@ from candidates._providers.guards import (
     row_elements_at_most,
     spans_less_than,
 )
+from candidates.rmsnorm.guards import rounds_before_weight, weighted
+from candidates.rmsnorm.rounding import BEFORE_WEIGHT, ONCE
 from harness.op import Device, candidate
 from harness.schema.case import Case
 from harness.schema.vocabulary import Contract, Kind
@@ -31,7 +36,7 @@ _row_kernel = all_of(one_matrix, row_bytes_at_most(1 << 16), spans_less_than(1 <
     contract=Contract.TOLERANCE,
     guard=_row_kernel,
 )
-def rms_norm_fn(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def rms_norm_fn(x: Tensor, weight: Tensor | None, eps: float, rounding: str = ONCE) -> Tensor:
     """x (..., D), weight (D,). The kernel came from flash-attention; tuned once per D."""
     y: Tensor = sglang.function(_NORM_TRITON, "rms_norm_fn")(matrix(x), weight, None, eps=eps)
     return y.view(x.shape)
@@ -47,7 +52,9 @@ def rms_norm_fn(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     context="residual_add",
     name="rms_norm_fn_residual",
 )
-def rms_norm_fn_residual(x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> tuple[Tensor, Tensor]:
+def rms_norm_fn_residual(
+    x: Tensor, weight: Tensor | None, eps: float, residual: Tensor, rounding: str = ONCE
+) -> tuple[Tensor, Tensor]:
     """x and residual (..., D), weight (D,); normalises the fp32 sum and returns it rounded beside the norm."""
     run = sglang.function(_NORM_TRITON, "rms_norm_fn")
     y, summed = run(matrix(x), weight, None, residual=matrix(residual), eps=eps)
@@ -62,7 +69,7 @@ def rms_norm_fn_residual(x: Tensor, weight: Tensor, eps: float, residual: Tensor
     contract=Contract.TOLERANCE,
     guard=_row_kernel,
 )
-def norm_infer(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def norm_infer(x: Tensor, weight: Tensor | None, eps: float, rounding: str = ONCE) -> Tensor:
     """x (..., D), weight (D,). Copies a sliced x to contiguous; that copy is timed."""
     y: Tensor = sglang.function(_NORM_TRITON, "norm_infer")(matrix(x), weight, None, eps, is_rms_norm=True)
     return y.view(x.shape)
@@ -74,9 +81,9 @@ def norm_infer(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     provider=sglang.PROVIDER,
     kernels=("_rms_norm_tiled_onepass",),
     contract=Contract.TOLERANCE,
-    guard=all_of(one_matrix, row_elements_at_most(128), spans_less_than(1 << 31)),
+    guard=all_of(one_matrix, weighted, row_elements_at_most(128), spans_less_than(1 << 31)),
 )
-def triton_one_pass_rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def triton_one_pass_rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: str = ONCE) -> Tensor:
     """x (..., D), weight (D,). Compiles anew for every number of rows; copies a sliced x, and that copy is timed."""
     run = sglang.function("ops.diffusion.norm.rmsnorm_onepass_triton", "triton_one_pass_rms_norm")
     y: Tensor = run(matrix(x), weight, eps)
@@ -96,12 +103,34 @@ def _jit_widths(case: Case, device: Device) -> str | None:
     provider=sglang.JIT_PROVIDER,
     kernels=("rmsnorm_(warp|cta)",),
     contract=Contract.TOLERANCE,
-    guard=all_of(half_precision, one_matrix, _jit_widths),
+    guard=all_of(half_precision, weighted, one_matrix, _jit_widths),
 )
-def jit_rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def jit_rmsnorm(x: Tensor, weight: Tensor, eps: float, rounding: str = ONCE) -> Tensor:
     """x (..., D), weight (D,) of x's dtype. One build per D and dtype."""
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     sglang.function(_NORM_JIT, "rmsnorm")(matrix(x), weight, matrix(y), eps)
+    return y
+
+
+def _hf_widths(case: Case, device: Device) -> str | None:
+    D = case.shape[-1]
+    if D % 512 == 0 or (D < 512 and D % 32 == 0):
+        return None
+    return f"D={D}: takes multiples of 32 below 512 and of 512 from there on"
+
+
+@candidate(
+    op="rmsnorm",
+    kind=Kind.CUDA,
+    provider=sglang.JIT_PROVIDER,
+    kernels=("rmsnorm_hf_(warp|scalar)_kernel",),
+    contract=Contract.TOLERANCE,
+    guard=all_of(half_precision, rounds_before_weight, one_matrix, _hf_widths),
+)
+def jit_rmsnorm_hf(x: Tensor, weight: Tensor, eps: float, rounding: str = ONCE) -> Tensor:
+    """x (..., D), weight (D,) of x's dtype; rounds before the weight, as transformers does. One build per D."""
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    sglang.function("ops.layernorm.rmsnorm_hf", "rmsnorm_hf")(matrix(x), weight, eps, matrix(y))
     return y
 
 
@@ -116,11 +145,12 @@ def _jit_fused_widths(case: Case, device: Device) -> str | None:
     provider=sglang.JIT_PROVIDER,
     kernels=("fused_add_rmsnorm_reg_kernel",),
     contract=Contract.TOLERANCE,
-    guard=all_of(half_precision, contiguous, _jit_fused_widths),
+    guard=all_of(half_precision, weighted, contiguous, _jit_fused_widths),
     context="residual_add",
     mutates=("x", "residual"),
     returns=("x", "residual"),
 )
-def jit_fused_add_rmsnorm(x: Tensor, weight: Tensor, eps: float, residual: Tensor) -> None:
+def jit_fused_add_rmsnorm(x: Tensor, weight: Tensor, eps: float, residual: Tensor, rounding: str = ONCE) -> None:
     """x and residual (..., D), weight (D,), one dtype. In place: x becomes the norm, residual the sum."""
-    sglang.function(_NORM_JIT, "fused_add_rmsnorm")(matrix(x), matrix(residual), weight, eps)
+    run = sglang.function(_NORM_JIT, "fused_add_rmsnorm")
+    run(matrix(x), matrix(residual), weight, eps, cast_x_before_out_mul=rounding == BEFORE_WEIGHT)

@@ -11,19 +11,21 @@ from torch import Tensor
 from candidates.rmsnorm import inhouse, launch
 from candidates.rmsnorm.kernels import _row_offset
 from candidates.rmsnorm.op import OP, native
+from candidates.rmsnorm.rounding import BEFORE_WEIGHT
 
 
 def weight_of(x: Tensor) -> Tensor:
     return 1 + 0.2 * torch.randn(x.shape[-1], generator=torch.Generator().manual_seed(1))
 
 
-def compare(x: Tensor, residual: Tensor) -> dict[str, Any]:
-    weight, before = weight_of(x), x.clone()
+def compare(x: Tensor, residual: Tensor, weighted: bool = True) -> dict[str, Any]:
+    weight, before = weight_of(x) if weighted else None, x.clone()
+    wide = None if weight is None else weight.double()
     y = launch.rmsnorm(x, weight, 1e-6)
     normed, h = launch.residual_rmsnorm(x, weight, 1e-6, residual)
     return {
-        "error": (y - native(x.double(), weight.double(), 1e-6)).abs().max().item(),
-        "residual_error": (normed - native(h.double(), weight.double(), 1e-6)).abs().max().item(),
+        "error": (y - native(x.double(), wide, 1e-6)).abs().max().item(),
+        "residual_error": (normed - native(h.double(), wide, 1e-6)).abs().max().item(),
         "sum_exact": torch.equal(h, x + residual),
         "contiguous": y.is_contiguous() and normed.is_contiguous(),
         "h_strides": h.stride(),
@@ -51,7 +53,28 @@ def numerics() -> dict[str, Any]:
         "two passes, strided": torch.randn(1, 17000, 2).transpose(1, 2),
     }
     seen = {name: compare(x, torch.randn(x.shape)) for name, x in inputs.items()}
+    for width in (1536, 20000):
+        seen[f"no weight, width {width}"] = compare(torch.randn(3, width), torch.randn(3, width), weighted=False)
     seen["residual of other strides"] = compare(packed, torch.randn(2, 4, 3, 96).transpose(1, 2))
+    return seen
+
+
+def rounding() -> dict[str, dict[str, bool]]:
+    """Whether the result is, to the bit, the result without a weight times the weight, in fp16.
+
+    Not in bf16: the interpreter truncates to it.
+    """
+    seen = {}
+    for width in (96, 1536, 17000):
+        x, residual = torch.randn((2, 3, width), generator=torch.Generator().manual_seed(width)).half()
+        weight = weight_of(x).half()
+        rounded_first = launch.rmsnorm(x, None, 1e-6) * weight
+        normed, h = launch.residual_rmsnorm(x, weight, 1e-6, residual, BEFORE_WEIGHT)
+        seen[str(width)] = {
+            "before_weight": torch.equal(launch.rmsnorm(x, weight, 1e-6, BEFORE_WEIGHT), rounded_first),
+            "residual": torch.equal(normed, launch.rmsnorm(h, None, 1e-6) * weight),
+            "once": torch.equal(launch.rmsnorm(x, weight, 1e-6), rounded_first),
+        }
     return seen
 
 
@@ -79,7 +102,9 @@ def opcheck() -> dict[str, str]:
     for name, x in {"contiguous": torch.randn(2, 3, 48), "sliced": torch.randn(2, 3, 96)[..., 16:64]}.items():
         weight = weight_of(x)
         results |= {f"{name} {k}": v for k, v in torch.library.opcheck(plain, (x, weight, 1e-6)).items()}
-        checked = torch.library.opcheck(fused, (x, weight, 1e-6, torch.randn(x.shape)))
+        bare = torch.library.opcheck(plain, (x, None, 1e-6, "once"))
+        results |= {f"{name} without a weight {k}": v for k, v in bare.items()}
+        checked = torch.library.opcheck(fused, (x, weight, 1e-6, torch.randn(x.shape), BEFORE_WEIGHT))
         results |= {f"{name} residual {k}": v for k, v in checked.items()}
     return results
 
@@ -87,4 +112,5 @@ def opcheck() -> dict[str, str]:
 if __name__ == "__main__":
     empty = torch.empty(0, 64)
     shape = list(launch.rmsnorm(empty, weight_of(empty), 1e-6).shape)
-    print(json.dumps({"numerics": numerics(), "offsets": offsets(), "opcheck": opcheck(), "empty": shape}))
+    seen = {"numerics": numerics(), "rounding": rounding(), "offsets": offsets(), "opcheck": opcheck(), "empty": shape}
+    print(json.dumps(seen))

@@ -22,17 +22,26 @@ from candidates.groupnorm_silu.op import OP as GROUPNORM_SILU
 from candidates.rmsnorm import aten, flashinfer, liger, sglang, vllm
 from candidates.rmsnorm.op import OP as RMSNORM
 from candidates.rmsnorm.op import native
+from candidates.rmsnorm.rounding import BEFORE_WEIGHT, ONCE
 from harness.measure.inputs import SeededDraw
 from harness.op import Candidate, Device, Op
-from harness.schema.case import Case, Confidence, Dtype, Layout
+from harness.schema.case import Case, Confidence, Dtype, Layout, Param
 
 H200 = Device("cuda", "NVIDIA H200", (9, 0), 132, 60 * 2**20, 141 * 2**30)
 CPU = Device("cpu", "CPU", (0, 0), 2, 2**25, 2**34)
 L = Layout
 
 
-def case(layout: Layout = L.CONTIGUOUS, dtype: Dtype = Dtype.FP32, groups: int | None = None, **dims: int) -> Case:
-    params = {"eps": 1e-6} if groups is None else {"eps": 1e-6, "groups": groups}
+def case(
+    layout: Layout = L.CONTIGUOUS,
+    dtype: Dtype = Dtype.FP32,
+    groups: int | None = None,
+    rounding: str = ONCE,
+    weight: bool = True,
+    **dims: int,
+) -> Case:
+    params: dict[str, Param] = {"eps": 1e-6}
+    params |= {"rounding": rounding, "weight": weight} if groups is None else {"groups": groups}
     return Case(
         id="case",
         model="made-up",
@@ -100,6 +109,16 @@ def jit(x: Tensor, w: Tensor, out: Tensor, eps: float) -> None:
     rows(out).copy_(native(rows(x), w, eps))
 
 
+def hf(x: Tensor, w: Tensor, eps: float, out: Tensor) -> None:
+    assert x.shape[-1] % 32 == 0
+    rows(out).copy_(native(rows(x), w, eps, BEFORE_WEIGHT))
+
+
+def jit_fused(x: Tensor, residual: Tensor, w: Tensor, eps: float, *, cast_x_before_out_mul: bool) -> None:
+    packed(residual).add_(packed(x))
+    x.copy_(native(residual, w, eps, BEFORE_WEIGHT if cast_x_before_out_mul else ONCE))
+
+
 def add_in_place(see: Callable[[Tensor], Tensor]) -> Callable[..., None]:
     def fused(x: Tensor, residual: Tensor, w: Tensor, eps: float) -> None:
         see(residual).add_(see(x))
@@ -112,7 +131,8 @@ def flashinfer_norm(x: Tensor, w: Tensor, eps: float, out: Tensor) -> Tensor:
     assert x.ndim == out.ndim
     assert x.ndim in (2, 3)
     assert x.stride(-1) == out.stride(-1) == 1
-    return out.copy_(native(x, w, eps))
+    out.copy_(native(x, w, eps))
+    return out
 
 
 def vllm_norm(out: Tensor, x: Tensor, w: Tensor, eps: float) -> None:
@@ -122,15 +142,18 @@ def vllm_norm(out: Tensor, x: Tensor, w: Tensor, eps: float) -> None:
     out.copy_(native(x, w, eps))
 
 
+LIGER = {"gemma": ONCE, "llama": BEFORE_WEIGHT}
+
+
 def liger_norm(x: Tensor, w: Tensor, eps: float, offset: float, casting: str, row_mode: None) -> tuple[Tensor, ...]:
-    assert (offset, casting, row_mode) == (0.0, "gemma", None)
-    return native(rows(x), w, eps), x, w
+    assert (offset, row_mode) == (0.0, None)
+    return native(rows(x), w, eps, LIGER[casting]), x, w
 
 
 def liger_fused(x: Tensor, r: Tensor, w: Tensor, eps: float, offset: float, casting: str) -> tuple[Tensor, ...]:
-    assert (offset, casting) == (0.0, "gemma")
+    assert offset == 0.0
     summed = rows(x) + rows(r)
-    return native(summed, w, eps), summed, w, w
+    return native(summed, w, eps, LIGER[casting]), summed, w, w
 
 
 def group_norm_any(x: Tensor, w: Tensor, b: Tensor, groups: int, eps: float) -> Tensor:
@@ -149,7 +172,8 @@ UPSTREAM: dict[str, Callable[..., Any]] = {
     "sglang.ops.diffusion.norm.norm_triton.norm_infer": norm_infer,
     "sglang.ops.diffusion.norm.rmsnorm_onepass_triton.triton_one_pass_rms_norm": one_pass,
     "sglang.ops.layernorm.norm.rmsnorm": jit,
-    "sglang.ops.layernorm.norm.fused_add_rmsnorm": add_in_place(packed),
+    "sglang.ops.layernorm.norm.fused_add_rmsnorm": jit_fused,
+    "sglang.ops.layernorm.rmsnorm_hf.rmsnorm_hf": hf,
     "sglang.ops.diffusion.norm.group_norm_silu_triton.triton_group_norm_silu": group_norm_any,
     "sglang.ops.diffusion.norm.group_norm_silu_twopass_triton.group_norm_silu_rows": group_norm_rows,
     "flashinfer.norm.rmsnorm": flashinfer_norm,
@@ -188,6 +212,9 @@ NORM_CASES = [
     case(B=2, S=1, H=4, D=64, layout=L.TRANSPOSED),
     case(B=1, S=3, H=1, D=64, layout=L.ODD_STRIDE),
     case(B=2, S=3, H=4, D=64, layout=L.CHANNELS_LAST),
+    case(B=2, S=3, D=128, weight=False),
+    case(T=6, D=128, rounding=BEFORE_WEIGHT),
+    case(B=2, S=3, D=1536, rounding=BEFORE_WEIGHT),
 ]
 GROUPNORM_CASES = [
     case(groups=4, N=3, C=8),
@@ -246,7 +273,9 @@ def test_the_signature_makes_a_custom_op(candidate: Candidate) -> None:
     one = case(T=2, D=128) if op is RMSNORM else case(groups=4, N=2, C=8, H=3, W=5, layout=L.CHANNELS_LAST)
     source = op.context(candidate.context) if candidate.context else op
     arguments = source.inputs(one, SeededDraw(0, torch.float32, torch.device("cpu")))
-    assert set(re.findall(r"(\w+)(?=[,)])", schema.split("->")[0])) == arguments.keys()
+    named = set(re.findall(r"(\w+)(?=[,)=])", schema.split("->")[0]))
+    assert named - {"rounding"} == arguments.keys()
+    assert ("rounding" in named) == (op is RMSNORM)
 
 
 # --- guards give reasons ----------------------------------------------------------------------------------------
@@ -275,6 +304,8 @@ REFUSED = [
     ("vllm.rms_norm", case(B=2, S=3, H=4, D=64, layout=L.CHANNELS_LAST), "last dim of a channels_last tensor"),
     ("vllm.fused_add_rms_norm", case(T=2, D=64, layout=L.SLICED), "contiguous tensors only, the case is sliced"),
     ("liger.rms_norm", case(T=2, D=65537), "D=65537 is more than 65536"),
+    ("sglang.jit_rmsnorm_hf", case(T=2, D=512, dtype=Dtype.BF16), "rounds before the weight, the case once"),
+    ("sglang.jit_rmsnorm_hf", case(T=2, D=768, dtype=Dtype.BF16, rounding=BEFORE_WEIGHT), "of 512 from there on"),
     ("sglang.triton_group_norm_silu", case(groups=2, N=70_000, C=4, H=1, W=1), "past CUDA's limit"),
     ("sglang.group_norm_silu_rows", case(groups=2, N=1, C=8, H=3, W=3), "channels-last tensors only"),
     (
@@ -293,6 +324,41 @@ REFUSED = [
 @pytest.mark.parametrize(("candidate_id", "one", "reason"), REFUSED)
 def test_what_is_refused_and_why(candidate_id: str, one: Case, reason: str) -> None:
     assert reason in (BY_ID[candidate_id].guard(one, H200) or "")
+
+
+@pytest.mark.parametrize("candidate", NORMS, ids=label)
+def test_only_kernels_that_can_do_without_a_weight_are_given_none(candidate: Candidate) -> None:
+    one = case(T=2, D=128, dtype=Dtype.BF16, weight=False)
+    able = {"torch.fused_rms_norm", "liger.rms_norm", "sglang.rms_norm_fn", "sglang.rms_norm_fn_residual",
+            "sglang.norm_infer"}  # fmt: skip
+    assert (candidate.guard(one, H200) is None) == (candidate.id in able)
+
+
+@pytest.mark.parametrize(
+    ("candidate_id", "rounding"),
+    [
+        ("liger.rms_norm", ONCE),
+        ("liger.rms_norm", BEFORE_WEIGHT),
+        ("liger.fused_add_rms_norm", ONCE),
+        ("liger.fused_add_rms_norm", BEFORE_WEIGHT),
+        ("sglang.jit_fused_add_rmsnorm", ONCE),
+        ("sglang.jit_fused_add_rmsnorm", BEFORE_WEIGHT),
+        ("sglang.jit_rmsnorm_hf", BEFORE_WEIGHT),
+    ],
+)
+def test_a_kernel_that_knows_the_rounding_is_told_which(candidate_id: str, rounding: str) -> None:
+    candidate = BY_ID[candidate_id]
+    source = RMSNORM.context(candidate.context) if candidate.context else RMSNORM
+    one = case(T=4, D=128, dtype=Dtype.BF16, rounding=rounding)
+    assert candidate.guard(one, H200) is None
+    args = source.inputs(one, SeededDraw(0, torch.bfloat16, torch.device("cpu")))
+    x = args["x"] + args["residual"] if candidate.context else args["x"]
+    by_rounding = {each: native(x, args["weight"], 1e-6, each) for each in (ONCE, BEFORE_WEIGHT)}
+    outputs = candidate.run(**args)
+    got = args["x"] if candidate.returns else outputs[0] if candidate.context else outputs
+    assert {each: torch.equal(got, y) for each, y in by_rounding.items()} == {
+        each: each == rounding for each in by_rounding
+    }
 
 
 def test_widths_that_the_compiled_kernels_take() -> None:

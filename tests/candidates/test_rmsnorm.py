@@ -10,6 +10,7 @@ from torch import Tensor
 
 from candidates.rmsnorm.launch import Plan, even_step, make_plan, residual_rmsnorm, rmsnorm, split_row
 from candidates.rmsnorm.op import OP, native
+from candidates.rmsnorm.rounding import BEFORE_WEIGHT, ONCE
 from harness.measure.inputs import SeededDraw
 from harness.schema.case import Case, Confidence, Dtype, Layout
 from tests.candidates import interpreted
@@ -21,7 +22,7 @@ def rehearsal() -> dict[str, Any]:
 
 
 def test_kernels_agree_with_the_fp64_oracle(rehearsal: dict[str, Any]) -> None:
-    assert len(rehearsal["numerics"]) == 24
+    assert len(rehearsal["numerics"]) == 26
     for name, seen in rehearsal["numerics"].items():
         assert seen["error"] < 2e-6, (name, seen)
         assert seen["residual_error"] < 2e-6, (name, seen)
@@ -35,6 +36,12 @@ def test_the_sum_has_the_strides_of_x(rehearsal: dict[str, Any]) -> None:
     assert rehearsal["numerics"]["sliced"]["h_strides"] == [384, 128, 32, 1]
 
 
+def test_kernels_round_where_they_are_told_to(rehearsal: dict[str, Any]) -> None:
+    assert rehearsal["rounding"].keys() == {"96", "1536", "17000"}
+    for width, seen in rehearsal["rounding"].items():
+        assert seen == {"before_weight": True, "residual": True, "once": False}, width
+
+
 def test_offsets_beyond_int32(rehearsal: dict[str, Any]) -> None:
     expected = []
     for row in (2_000_000_000, 2_000_000_001):
@@ -45,7 +52,7 @@ def test_offsets_beyond_int32(rehearsal: dict[str, Any]) -> None:
 
 
 def test_opcheck_accepts_the_fakes(rehearsal: dict[str, Any]) -> None:
-    assert len(rehearsal["opcheck"]) >= 16
+    assert len(rehearsal["opcheck"]) >= 24
     assert set(rehearsal["opcheck"].values()) == {"SUCCESS"}
 
 
@@ -114,7 +121,7 @@ def tiny(layout: Layout = Layout.CONTIGUOUS) -> Case:
         id="case",
         model="made-up",
         dims=dims,
-        params={"eps": 1e-6},
+        params={"eps": 1e-6, "rounding": ONCE, "weight": True},
         dtype=Dtype.FP32,
         layout=layout,
         calls=1,
@@ -131,6 +138,53 @@ def test_native_is_rms_norm_in_any_float_dtype() -> None:
     half = native(x.bfloat16(), weight.bfloat16(), 1e-5)
     torch.testing.assert_close(half.double(), native(x.bfloat16().double(), weight.bfloat16().double(), 1e-5),
                                rtol=2**-8, atol=0)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_named_formulas_are_those_of_the_models_classes(dtype: torch.dtype) -> None:
+    """Bit for bit: torch's, diffusers' with and without a weight, and transformers' RMSNorms."""
+    from diffusers.models.normalization import RMSNorm
+    from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as omni
+
+    x, weight = torch.randn(64, 128, dtype=dtype), (1 + 0.2 * torch.randn(128)).to(dtype)
+    weightless = RMSNorm(128, eps=1e-6, elementwise_affine=False)
+    assert torch.equal(native(x, None, 1e-6), weightless(x))
+    theirs = RMSNorm(128, eps=1e-6), omni.Qwen3OmniMoeThinkerTextRMSNorm(128), omni.Qwen3OmniMoeTextRMSNorm(128)
+    for module in (*theirs, torch.nn.RMSNorm(128, eps=1e-6)):
+        module.weight = torch.nn.Parameter(weight)
+        rounding = ONCE if isinstance(module, torch.nn.RMSNorm) else BEFORE_WEIGHT
+        assert torch.equal(native(x, weight, 1e-6, rounding), module(x)), type(module)
+    same = torch.equal(native(x, weight, 1e-6), native(x, weight, 1e-6, BEFORE_WEIGHT))
+    assert same == (dtype is torch.float32)
+
+
+@pytest.mark.parametrize("run", [native, rmsnorm])
+def test_rounding_before_a_weight_of_another_dtype_is_an_error(run: Any) -> None:
+    """transformers would round to bf16 and hand on fp32, diffusers not round at all; neither is this op."""
+    x, weight = torch.randn(3, 8).bfloat16(), torch.randn(8)
+    with pytest.raises(ValueError, match=r"takes a weight of x's dtype torch\.bfloat16, not torch\.float32"):
+        run(x, weight, 1e-6, BEFORE_WEIGHT)
+    with pytest.raises(ValueError, match="rounding='twice' is neither once nor before_weight"):
+        native(x, weight, 1e-6, "twice")
+
+
+def test_cases_name_a_formula_that_there_is() -> None:
+    def said(**params: Any) -> str | None:
+        return OP.check(tiny().model_copy(update={"params": {"eps": 1e-6, **params}}))
+
+    assert said(rounding=ONCE, weight=False) is said(rounding=BEFORE_WEIGHT, weight=True) is None
+    assert said(rounding="twice", weight=True) == "rounding=twice is neither once nor before_weight"
+    assert "needs a weight" in str(said(rounding=BEFORE_WEIGHT, weight=False))
+
+
+def test_only_another_formula_than_the_authoritys_is_named() -> None:
+    draw = SeededDraw(0, torch.float32, torch.device("cpu"))
+    bare = tiny().model_copy(update={"params": {"eps": 1e-6, "rounding": ONCE, "weight": False}})
+    before = tiny().model_copy(update={"params": {"eps": 1e-6, "rounding": BEFORE_WEIGHT, "weight": True}})
+    assert OP.inputs(tiny(), draw).keys() == {"x", "weight", "eps"}
+    assert OP.inputs(before, draw)["rounding"] == BEFORE_WEIGHT
+    assert OP.inputs(bare, draw)["weight"] is None
+    assert OP.bytes_moved(bare) == OP.bytes_moved(tiny()) - 8 * 4
 
 
 @pytest.mark.parametrize("layout", [Layout.CONTIGUOUS, Layout.SLICED, Layout.TRANSPOSED])
@@ -159,6 +213,11 @@ def test_gpu_agrees_and_repeats(shape: tuple[int, ...]) -> None:
     assert torch.equal(h, x + residual)
     assert torch.equal(normed, rmsnorm(h, weight, 1e-6))
     assert torch.equal(rmsnorm(x, weight, 1e-6), y)
+    bare = rmsnorm(x, None, 1e-6)
+    oracle = native(x.double(), None, 1e-6)
+    assert ((bare - oracle).abs() <= 2**-8 * oracle.abs() + 1e-6).all()
+    assert torch.equal(rmsnorm(x, weight, 1e-6, BEFORE_WEIGHT), bare * weight)
+    assert torch.equal(residual_rmsnorm(x, weight, 1e-6, residual, BEFORE_WEIGHT)[0], rmsnorm(h, None, 1e-6) * weight)
 
 
 @pytest.mark.gpu

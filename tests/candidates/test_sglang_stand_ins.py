@@ -129,6 +129,7 @@ def test_the_real_kernels_import_with_the_stand_ins() -> None:
         ("ops.diffusion.norm.rmsnorm_onepass_triton", "triton_one_pass_rms_norm"),
         ("ops.layernorm.norm", "rmsnorm"),
         ("ops.layernorm.norm", "fused_add_rmsnorm"),
+        ("ops.layernorm.rmsnorm_hf", "rmsnorm_hf"),
     ]
     out = run_python(
         f"""
