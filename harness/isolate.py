@@ -6,25 +6,18 @@ A worker that dies takes only its own task down. The culprit is found by running
 
 from __future__ import annotations
 
-import contextlib
 import os
-import selectors
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import cast
 
-from pydantic import ValidationError
-
 from harness.device_lock import DeviceLock, expected_uuid
 from harness.errors import UnfitError
-from harness.measure.telemetry import Probe, Watcher, probe_for
+from harness.line import Death, Garbled, WorkerLine
+from harness.measure.telemetry import Probe, probe_for
 from harness.prebuild import build_ahead
 from harness.protocol import (
     Begin,
@@ -40,7 +33,6 @@ from harness.protocol import (
     Reply,
     Task,
     TelemetryQuery,
-    ToWorker,
     Unfit,
     from_worker,
     stored_settings,
@@ -71,41 +63,6 @@ class Progress:
         """Something a person should read: a crash, a quarantine."""
 
 
-@dataclass
-class Death:
-    """How a worker ended before its tasks did."""
-
-    arm: str
-    phase: str
-    status: ArmStatus
-    reason: str
-
-
-@dataclass
-class _Started:
-    """One running worker."""
-
-    process: subprocess.Popen[bytes]
-    out_fd: int
-    in_fd: int
-    log: Path
-    buffer: bytearray = field(default_factory=bytearray)
-    watcher: Watcher | None = None
-
-    def send(self, message: ToWorker) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            os.write(self.in_fd, message.model_dump_json().encode() + b"\n")
-
-    def end(self) -> None:
-        if self.watcher is not None:
-            self.watcher.stop()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        os.close(self.in_fd)
-        os.close(self.out_fd)
-
-
 class Supervisor:
     """Measures the tasks of one job. A context manager: leaving it ends the worker and frees the lock."""
 
@@ -124,7 +81,7 @@ class Supervisor:
         self._cache = work_folder / "cache" / job.device_type
         self._probe = probe
         self._environment = dict(environment or {})
-        self._worker: _Started | None = None
+        self._worker: WorkerLine[FromWorker] | None = None
         self._lock = DeviceLock()
         self._record: EnvironmentRecord | None = None
         self._failure: UnfitError | None = None
@@ -242,24 +199,17 @@ class Supervisor:
 
     def _start(self, tasks: tuple[Task, ...]) -> Hello:
         self._end_worker()
-        self._worker = self._spawn()
-        self._worker.send(self.job.model_copy(update={"tasks": tasks}))
-        limit = monotonic() + _START_LIMIT_S
-        message = self._receive(self._worker, limit)
+        worker = WorkerLine("harness.worker", self._log_file(self.job.op), self._worker_environment(), from_worker)
+        self._worker = worker
+        worker.send(self.job.model_copy(update={"tasks": tasks}))
+        message = worker.receive(monotonic() + _START_LIMIT_S)
         if not isinstance(message, Hello):
-            tail = _log_tail(self._worker.log)
-            raise UnfitError(f"the worker did not start: {tail or 'no output'} (log: {self._worker.log})")
+            raise UnfitError(f"the worker did not start: {worker.log_tail() or 'no output'} (log: {worker.log})")
         self._record = message.environment
         if tasks == self.job.tasks:
             self._identities = message.identities
         self._lock.hold(message.environment.device.uuid)
-        device = message.environment.device
-        watcher = Watcher(self._probe(device.type, device.uuid), self._worker.process.pid)
-        self._worker.watcher = watcher
-        watcher.start()
-        watcher.adopt_processes()
-        if watcher.processes > 1:
-            raise UnfitError(f"{watcher.processes - 1} other compute processes are on {device.name}; wait for them.")
+        worker.watch(message.environment.device, self._probe)
         self.progress.hello(message.environment)
         return message
 
@@ -276,25 +226,6 @@ class Supervisor:
             **self._environment,
         }
 
-    def _spawn(self) -> _Started:
-        log = self._log_file(self.job.op)
-        to_read, to_write = os.pipe()
-        from_read, from_write = os.pipe()
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "harness.worker", str(to_read), str(from_write)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                pass_fds=(to_read, from_write),
-                env=self._worker_environment(),
-                # Ctrl-C is the supervisor's to handle, and a hung worker is killed with its compilers.
-                start_new_session=True,
-            )
-        os.close(to_read)
-        os.close(from_write)
-        return _Started(process, from_read, to_write, log)
-
     def _drain(self, pending: list[Task]) -> Generator[Measurement, None, Death | None]:
         """Run `pending` in the present worker; measured tasks are removed and yielded. Returns its Death or None."""
         worker = self._worker
@@ -303,7 +234,7 @@ class Supervisor:
         worker.send(Go(tasks=tuple(pending)))
         arm, phase, limit = "", "", monotonic() + _NO_ARM_LIMIT_S
         while True:
-            message = self._receive(worker, limit)
+            message = worker.receive(limit)
             if isinstance(message, Begin):
                 arm, phase, limit = message.arm, message.phase, monotonic() + message.limit_s
                 self.progress.step(message.task, arm, phase)
@@ -329,53 +260,14 @@ class Supervisor:
                 self._end_worker()
                 return death
 
-    def _death(self, worker: _Started, message: FromWorker | None, arm: str, phase: str) -> Death:
+    def _death(self, worker: WorkerLine[FromWorker], message: object, arm: str, phase: str) -> Death:
         if isinstance(message, Lost):
             return Death(message.arm or arm, phase, ArmStatus.CRASHED, message.error)
-        if worker.process.poll() is None and not _readable(worker):
-            return Death(arm, phase, ArmStatus.TIMED_OUT, f"in {phase}: no sign of life within the time limit")
-        code = worker.process.wait()
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        tail = _log_tail(worker.log)
-        return Death(arm, phase, ArmStatus.CRASHED, f"in {phase}: {how}" + (f" ({tail})" if tail else ""))
-
-    def _receive(self, worker: _Started, limit: float) -> FromWorker | None:
-        """The next message; None at end of file or past the limit."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(worker.out_fd, selectors.EVENT_READ)
-            while b"\n" not in worker.buffer:
-                left = limit - monotonic()
-                if left <= 0 or not selector.select(left):
-                    return None
-                chunk = os.read(worker.out_fd, 1 << 20)
-                if not chunk:
-                    worker.process.wait()
-                    return None
-                worker.buffer += chunk
-        line, _, rest = worker.buffer.partition(b"\n")
-        worker.buffer[:] = rest
-        try:
-            return from_worker.validate_json(bytes(line))
-        except ValidationError:
-            return Lost(arm="", error=f"wrote to the worker's own pipe: {bytes(line[:60])!r}")
+        if isinstance(message, Garbled):
+            return Death(arm, phase, ArmStatus.CRASHED, message.text)
+        return worker.death(arm, phase)
 
     def _end_worker(self) -> None:
         if self._worker is not None:
             self._worker.end()
             self._worker = None
-
-
-def _readable(worker: _Started) -> bool:
-    """Whether the pipe is at its end: the process is going, even if it has not gone."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(worker.out_fd, selectors.EVENT_READ)
-        return bool(selector.select(0))
-
-
-def _log_tail(log: Path) -> str:
-    """The last line of a worker's log that says something."""
-    try:
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    except OSError:
-        return ""
-    return lines[-1][:200] if lines else ""

@@ -15,6 +15,7 @@ MEASURING = (
     "harness/protocol.py",
     "harness/microbench.py",
     "harness/isolate.py",
+    "harness/line.py",
     "harness/prebuild.py",
     "harness/worker.py",
     "harness/measure/**/*.py",
@@ -24,6 +25,9 @@ MEASURING = (
 )
 """Globs of the harness sources that shape a measured number. Statistics are among them where they order the arms and
 say when to stop sampling; verdicts and reports are not."""
+
+MEASURING_E2E = ("harness/e2e/**/*.py", "harness/wiring.py", "harness/line.py", "harness/measure/arms.py")
+"""The same for the end-to-end stage, beside what the op and its wiring are made of."""
 
 _PIN = re.compile(r"^\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*==\s*([^\s;#]+)")
 
@@ -51,9 +55,14 @@ def files_sha256(root: Path, files: Iterable[Path]) -> str:
     return digest.hexdigest()
 
 
-def harness_sha256(root: Path) -> str:
-    """Hash of the harness sources that shape a measured number (`MEASURING`)."""
-    return files_sha256(root, {file for pattern in MEASURING for file in root.glob(pattern)})
+def harness_sha256(root: Path, patterns: Iterable[str] = MEASURING) -> str:
+    """Hash of the harness sources that shape a measured number (`MEASURING`, or `MEASURING_E2E`)."""
+    return files_sha256(root, {file for pattern in patterns for file in root.glob(pattern)})
+
+
+def wiring_sha256(root: Path, op: str) -> str:
+    """Hash of an op's wirings: what of its folder `op_sha256` leaves out."""
+    return files_sha256(root, (root / "candidates" / op).glob("wiring*.py"))
 
 
 def op_sha256(root: Path, op: str, tolerance: Any) -> str:

@@ -5,9 +5,7 @@ Started by `harness.e2e.runner` as `python -m harness.e2e.worker IN OUT` with tw
 
 from __future__ import annotations
 
-import ctypes
 import os
-import signal
 import sys
 from pathlib import Path
 from time import monotonic
@@ -21,10 +19,9 @@ from harness.e2e.wirings import wiring_for
 from harness.measure import environment
 from harness.measure.clock import clock_for
 from harness.measure.controls import read_controls
+from harness.processes import die_with_parent
 from harness.protocol import Begin, BlockQuery, Blocks, Reply, TelemetryQuery
 from harness.schema.measurement import TelemetryRecord
-
-_PR_SET_PDEATHSIG = 1
 
 
 class CellLink:
@@ -113,8 +110,7 @@ def serve(link: CellLink, started_s: float) -> None:
 def main() -> None:
     """Entry point."""
     started_s = monotonic()
-    # A runner that is killed must not leave a process on the GPU.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     serve(CellLink(int(sys.argv[1]), int(sys.argv[2])), started_s)
 
 
