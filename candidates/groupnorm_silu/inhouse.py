@@ -15,5 +15,5 @@ from harness.schema.vocabulary import Contract, Kind
     contract=Contract.TOLERANCE,
 )
 def triton_groupnorm_silu(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Tensor:
-    """Any layout, read and written as found: two passes, the second out of L2 where the size allows."""
+    """Any layout, read and written as found: one read where x fits in the SMs' registers, two where it does not."""
     return groupnorm_silu(x, weight, bias, groups, eps)

@@ -6,17 +6,16 @@ import torch
 from torch import Tensor
 
 from candidates._dense import empty_dense_like
-from candidates.groupnorm_silu.kernels.flat import (
-    groupnorm_silu_flat_apply,
-    groupnorm_silu_flat_single,
-    groupnorm_silu_flat_stats,
-)
+from candidates.groupnorm_silu.kernels.flat import groupnorm_silu_flat_apply, groupnorm_silu_flat_stats
+from candidates.groupnorm_silu.kernels.flat_resident import groupnorm_silu_flat_resident
 from candidates.groupnorm_silu.kernels.rows import (
     groupnorm_silu_rows_apply,
     groupnorm_silu_rows_merge,
     groupnorm_silu_rows_stats,
 )
+from candidates.groupnorm_silu.kernels.rows_resident import groupnorm_silu_rows_resident
 from candidates.groupnorm_silu.plan import Geometry, Path, Plan, ceil_div, make_plan, next_power_of_two
+from candidates.groupnorm_silu.words import barrier_words
 
 _INDEX64_ELEMENTS = 1 << 30
 
@@ -63,11 +62,20 @@ def groupnorm_silu(
     sm_count, pdl = _limits(x.device)
     if plan is None:
         plan = make_plan(geometry, sm_count)
-    weight, bias = weight.contiguous(), bias.contiguous()
-    if plan.path is Path.ROWS:
-        _rows(x, weight, bias, out, eps, geometry, plan, pdl)
+    needed = _barriers(geometry, plan)
+    words = barrier_words(x.device, needed) if needed else torch.empty(0, dtype=torch.int32, device=x.device)
+    if words is None:
+        plan = make_plan(geometry, sm_count, barriers=False)
+        words = torch.empty(0, dtype=torch.int32, device=x.device)
+    tensors = (x, weight.contiguous(), bias.contiguous(), out)
+    if plan.path is Path.FLAT_RESIDENT:
+        _flat_resident(*tensors, words, eps, geometry, plan)
+    elif plan.path is Path.ROWS_RESIDENT:
+        _rows_resident(*tensors, words, eps, geometry, plan)
+    elif plan.path is Path.ROWS:
+        _rows(*tensors, eps, geometry, plan, pdl)
     else:
-        _flat(x, weight, bias, out, eps, geometry, plan, pdl)
+        _two_pass(*tensors, eps, geometry, plan, pdl)
     return out
 
 
@@ -76,20 +84,72 @@ def _single_instructions(x: Tensor) -> bool:
     return x.device.type != "cpu"
 
 
-def _flat(
+def _blocks(geometry: Geometry, plan: Plan) -> tuple[int, int, int]:
+    """Columns of a group, groups of a channel block, channel blocks."""
+    group_columns = next_power_of_two(geometry.group_channels)
+    groups = plan.columns // group_columns
+    return group_columns, groups, ceil_div(geometry.groups, groups)
+
+
+def _barriers(geometry: Geometry, plan: Plan) -> int:
+    """Words that the plan's barriers need."""
+    if plan.chunks == 1 or plan.path not in (Path.FLAT_RESIDENT, Path.ROWS_RESIDENT):
+        return 0
+    return geometry.sizes[0] * (geometry.groups if plan.path is Path.FLAT_RESIDENT else _blocks(geometry, plan)[2])
+
+
+def _launches(x: Tensor, plan: Plan) -> int:
+    """Launches of a resident kernel: one. In the interpreter, where programs run one after another and cannot wait for
+    each other, a second one stands for the barrier: it finds the partials of the first."""
+    return 2 if x.device.type == "cpu" and plan.chunks > 1 else 1
+
+
+def _flat_resident(
+    x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, words: Tensor, eps: float, geometry: Geometry, plan: Plan
+) -> None:
+    groups = geometry.sizes[0] * geometry.groups
+    mean, m2 = torch.empty((2, groups, plan.chunks), dtype=torch.float32, device=x.device)
+    for _ in range(_launches(x, plan)):
+        groupnorm_silu_flat_resident[(groups * plan.chunks,)](
+            x, weight, bias, out, mean, m2, words, eps, plan.chunks, plan.chunk,
+            geometry.groups, geometry.group_channels, geometry.spatial, *geometry.sizes[3:],
+            *geometry.x_strides, *geometry.out_strides,
+            BLOCK=plan.block, VEC=geometry.vector, TILES=plan.tiles, CHUNKS_PAD=next_power_of_two(plan.chunks),
+            DENSE=geometry.dense, BARRIER=plan.chunks > 1, ASM=_single_instructions(x),
+            num_warps=plan.warps, maxnreg=plan.registers, launch_cooperative_grid=plan.chunks > 1,
+        )  # fmt: skip
+
+
+def _rows_resident(
+    x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, words: Tensor, eps: float, geometry: Geometry, plan: Plan
+) -> None:
+    images, channels = geometry.sizes[:2]
+    group_columns, groups, blocks = _blocks(geometry, plan)
+    row_strides = geometry.row_strides
+    assert row_strides is not None
+    mean, m2 = torch.empty((2, images, plan.chunks, geometry.groups), dtype=torch.float32, device=x.device)
+    for _ in range(_launches(x, plan)):
+        groupnorm_silu_rows_resident[(images * plan.chunks * blocks,)](
+            x, weight, bias, out, mean, m2, words, eps, plan.chunks, plan.chunk, plan.stream, blocks,
+            channels, geometry.groups, geometry.spatial,
+            geometry.x_strides[0], row_strides[0], geometry.out_strides[0], row_strides[1],
+            CG=geometry.group_channels, CGP=group_columns, GB=groups, BR=plan.block // plan.columns, TILES=plan.tiles,
+            CHUNKS_PAD=next_power_of_two(plan.chunks), STREAM=plan.stream > 0, UNROLL=plan.unroll,
+            BARRIER=plan.chunks > 1, ASM=_single_instructions(x),
+            num_warps=plan.warps, launch_cooperative_grid=plan.chunks > 1,
+        )  # fmt: skip
+
+
+def _two_pass(
     x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, eps: float, geometry: Geometry, plan: Plan, pdl: bool
 ) -> None:
     group_count = geometry.sizes[0] * geometry.groups
     group = (geometry.groups, geometry.group_channels, geometry.spatial, *geometry.sizes[3:])
-    layout = {"VEC": geometry.vector, "DENSE": geometry.dense}
-    asm = _single_instructions(x)
-    strides = (*geometry.x_strides, *geometry.out_strides)
-    if plan.path is Path.SINGLE:
-        groupnorm_silu_flat_single[(group_count,)](
-            x, weight, bias, out, eps, *group, *strides, BLOCK=plan.block, ASM=asm, **layout, num_warps=plan.warps
-        )
-        return
-    layout["INDEX64"] = geometry.group_elements > _INDEX64_ELEMENTS
+    layout = {
+        "VEC": geometry.vector,
+        "DENSE": geometry.dense,
+        "INDEX64": geometry.group_elements > _INDEX64_ELEMENTS,
+    }
     chunks = plan.chunks
     pad = next_power_of_two(chunks)
     mean, m2 = torch.empty((2, group_count, chunks), dtype=torch.float32, device=x.device)
@@ -99,8 +159,9 @@ def _flat(
     )  # fmt: skip
     tiles = ceil_div(geometry.group_elements, plan.apply_block)
     groupnorm_silu_flat_apply[(group_count * tiles,)](
-        x, weight, bias, out, mean, m2, eps, chunks, plan.chunk, tiles, *group, *strides,
-        BLOCK=plan.apply_block, CHUNKS_PAD=pad, ASM=asm, PDL=pdl, **layout, num_warps=plan.apply_warps, launch_pdl=pdl,
+        x, weight, bias, out, mean, m2, eps, chunks, plan.chunk, tiles, *group,
+        *geometry.x_strides, *geometry.out_strides, BLOCK=plan.apply_block, CHUNKS_PAD=pad,
+        ASM=_single_instructions(x), PDL=pdl, **layout, num_warps=plan.apply_warps, launch_pdl=pdl,
     )  # fmt: skip
 
 
@@ -108,9 +169,7 @@ def _rows(
     x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, eps: float, geometry: Geometry, plan: Plan, pdl: bool
 ) -> None:
     images, channels, _, height, width = geometry.sizes
-    group_columns = next_power_of_two(geometry.group_channels)
-    groups_per_block = plan.columns // group_columns
-    blocks = ceil_div(geometry.groups, groups_per_block)
+    group_columns, groups_per_block, blocks = _blocks(geometry, plan)
     row_strides = geometry.row_strides
     asm = _single_instructions(x)
     x_spatial, out_spatial = geometry.x_strides[2:], geometry.out_strides[2:]

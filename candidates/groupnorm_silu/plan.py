@@ -6,15 +6,29 @@ from enum import StrEnum
 
 VECTOR_BYTES = 16
 SMALL_BYTES = 8 << 20
-SINGLE_MAX_ELEMENTS = 16384
-"""Largest group that one program keeps in registers."""
+HELD_BYTES = 160 << 10
+"""Most of x that one resident program keeps: 160 of its threads' 255 registers, at 8 warps.
+
+Elements that are not loaded in pairs take a register each.
+"""
+RESIDENT_WARPS = 8
+RESIDENT_TILE = 256 * RESIDENT_WARPS
+RESIDENT_PAIR_ELEMENTS = 5 * RESIDENT_TILE
+"""Two programs per SM that keep this much each were 7 % faster than one with twice as much, at 1x512x5x32x32."""
+STREAM_BYTES = 60 << 20
+"""Largest x that is kept in part and re-read in part: about what L2 and the registers hold together."""
+STREAM_HELD_TILES = 12
+MERGED_GROUPS = 16
+"""Most groups of which a resident program merges all partials, so that these fit beside x."""
 
 
 class Path(StrEnum):
     """The kernels that an activation goes through."""
 
-    SINGLE = "single"
-    """One launch, one program per group."""
+    FLAT_RESIDENT = "flat_resident"
+    """One launch, one read: a few programs per group, or one. Groups contiguous or strided."""
+    ROWS_RESIDENT = "rows_resident"
+    """One launch, one read, over rows of adjacent channels (channels-last)."""
     TWO_PASS = "two_pass"
     """Statistics, then apply; groups contiguous or strided."""
     ROWS = "rows"
@@ -93,7 +107,7 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Plan:
-    """Launch sizes. `chunks` pieces of `chunk` elements (rows, for ROWS) per group (per N, for ROWS) give partials."""
+    """Launch sizes. `chunks` pieces of `chunk` elements per group give partials; for rows, `chunk` rows per N."""
 
     path: Path
     warps: int
@@ -106,9 +120,15 @@ class Plan:
     apply_block: int = 0
     """Elements per tile of the apply pass."""
     columns: int = 0
-    """ROWS: channels per tile, padding included."""
+    """Rows: channels per tile, padding included."""
     span: int = 0
     """ROWS: rows per program of the apply pass."""
+    tiles: int = 0
+    """Resident: tiles that a program keeps."""
+    stream: int = 0
+    """ROWS_RESIDENT: rows of a chunk that are read twice instead of kept."""
+    registers: int | None = None
+    """FLAT_RESIDENT: cap per thread, so that two programs of a launch fit an SM."""
 
 
 def next_power_of_two(value: int) -> int:
@@ -127,14 +147,103 @@ def _split(total: int, pieces: int, multiple: int) -> tuple[int, int]:
     return size, ceil_div(total, size)
 
 
-def make_plan(geometry: Geometry, sm_count: int) -> Plan:
-    """The launch sizes for an activation."""
-    if geometry.channels_last and next_power_of_two(geometry.group_channels) <= 2048 and geometry.spatial <= 1 << 30:
-        return plan_rows(geometry, sm_count)
-    if geometry.group_elements <= SINGLE_MAX_ELEMENTS:
-        block = next_power_of_two(geometry.group_elements)
-        return Plan(Path.SINGLE, warps=min(max(block // 512, 1), 16), block=max(block, geometry.vector))
-    return plan_two_pass(geometry, sm_count)
+def make_plan(geometry: Geometry, sm_count: int, barriers: bool = True) -> Plan:
+    """The launch sizes for an activation. `barriers` False rules out plans whose programs wait for each other.
+
+    Where x fits in the registers of all SMs together it is read once, in one launch.
+    """
+    rows = geometry.channels_last and next_power_of_two(geometry.group_channels) <= 2048 and geometry.spatial <= 1 << 30
+    makers = (plan_rows_resident, plan_rows_streaming) if rows else (plan_flat_resident,)
+    for maker in makers:
+        plan = maker(geometry, sm_count)
+        if plan is not None and (barriers or plan.chunks == 1):
+            return plan
+    return (plan_rows if rows else plan_two_pass)(geometry, sm_count)
+
+
+def plan_flat_resident(geometry: Geometry, sm_count: int) -> Plan | None:
+    """All SMs share the groups, one program each or two small ones; None where a program could not keep its part.
+
+    A group of up to 16 K elements is one tile of one program.
+    """
+    groups = geometry.sizes[0] * geometry.groups
+    registers = None
+    if geometry.group_elements <= 16384:
+        block = max(next_power_of_two(geometry.group_elements), geometry.vector)
+        warps, chunk, chunks = min(max(block // 512, 1), 16), geometry.group_elements, 1
+    else:
+        block, warps = RESIDENT_TILE, RESIDENT_WARPS
+        chunk, chunks = _split(geometry.group_elements, max(2 * sm_count // groups, 1), geometry.vector)
+        if chunk <= RESIDENT_PAIR_ELEMENTS:
+            registers = 128
+        else:
+            chunk, chunks = _split(geometry.group_elements, max(sm_count // groups, 1), geometry.vector)
+    held = geometry.itemsize if geometry.vector > 1 else 4
+    if chunk * held > HELD_BYTES or (chunks > 1 and not geometry.dense):
+        return None
+    return Plan(
+        Path.FLAT_RESIDENT,
+        warps=warps,
+        block=block,
+        chunk=chunk,
+        chunks=chunks,
+        tiles=ceil_div(chunk, block),
+        registers=registers,
+    )
+
+
+def _resident_blocks(geometry: Geometry) -> tuple[int, int]:
+    """Columns of a resident program's tile, and channel blocks of all images: 256-byte runs where groups allow it."""
+    group_columns = next_power_of_two(geometry.group_channels)
+    groups = min(max(128 // group_columns, 1), MERGED_GROUPS, next_power_of_two(geometry.groups))
+    return group_columns * groups, geometry.sizes[0] * ceil_div(geometry.groups, groups)
+
+
+def plan_rows_resident(geometry: Geometry, sm_count: int) -> Plan | None:
+    """All SMs share the rows of all channel blocks, one program each; None where a program could not keep its part."""
+    columns, blocks = _resident_blocks(geometry)
+    rows = max(RESIDENT_TILE // columns, 1)
+    chunk, chunks = _split(geometry.spatial, max(sm_count // blocks, 1), rows)
+    held = geometry.itemsize if geometry.group_channels == next_power_of_two(geometry.group_channels) else 4
+    if geometry.row_strides is None or chunk * columns * held > HELD_BYTES:
+        return None
+    return Plan(
+        Path.ROWS_RESIDENT,
+        warps=RESIDENT_WARPS,
+        block=rows * columns,
+        chunk=chunk,
+        chunks=chunks,
+        columns=columns,
+        tiles=chunk // rows,
+    )
+
+
+def plan_rows_streaming(geometry: Geometry, sm_count: int) -> Plan | None:
+    """As `plan_rows_resident`, but a program keeps its last 12 tiles and reads the others again, latest first.
+
+    1x256x7x128x128 in bf16 took 49.4 us so, 53.8 us as ROWS. None for other dtypes and odd groups, not measured.
+    """
+    columns, blocks = _resident_blocks(geometry)
+    total_bytes = geometry.sizes[0] * geometry.sizes[1] * geometry.spatial * geometry.itemsize
+    odd = geometry.itemsize != 2 or geometry.group_channels != next_power_of_two(geometry.group_channels)
+    if geometry.row_strides is None or odd or blocks > sm_count or total_bytes > STREAM_BYTES:
+        return None
+    warps, unroll = 16, 4
+    rows = max(256 * warps // columns, 1)
+    held = STREAM_HELD_TILES * rows
+    chunk, _ = _split(geometry.spatial, sm_count // blocks, rows)
+    stream = ceil_div(max(chunk - held, 0), rows * unroll) * rows * unroll
+    return Plan(
+        Path.ROWS_RESIDENT,
+        warps=warps,
+        block=rows * columns,
+        unroll=unroll,
+        chunk=stream + held,
+        chunks=ceil_div(geometry.spatial, stream + held),
+        columns=columns,
+        tiles=STREAM_HELD_TILES,
+        stream=stream,
+    )
 
 
 def plan_two_pass(geometry: Geometry, sm_count: int) -> Plan:

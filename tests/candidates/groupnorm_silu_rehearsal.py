@@ -19,6 +19,12 @@ from candidates.groupnorm_silu.op import OP, native
 warnings.filterwarnings("ignore", category=RuntimeWarning)
 
 
+STREAMING = plan.Plan(
+    plan.Path.ROWS_RESIDENT, warps=1, block=256, unroll=2, chunk=1600, chunks=3, columns=8, tiles=6, stream=1408
+)
+"""Two times 22 tiles of 32 rows, the last six kept; a third chunk that ends before its kept rows."""
+
+
 def arguments(x: Tensor) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     channels = x.shape[1]
@@ -60,16 +66,22 @@ def numerics() -> dict[str, Any]:
             "transposed": (flat.permute(0, 2, 1, 3).contiguous().permute(0, 2, 1, 3), 8),
             "crop": (deep[:, :, :, 2:9, ::2], 2),
             "odd_stride_of_size_one": (flat[:1].as_strided((1, 16, 1, 9, 7), (37, 63, 37, 7, 1)), 8),
-            "two_pass": (wide, 2),
-            "two_pass_sliced": (wide[..., 3:38], 2),
+            "wide": (wide, 2),
+            "wide_sliced": (wide[..., 3:38], 2),
         }
         for name, (x, groups) in inputs.items():
             seen[f"{name}@{offset:g}"] = compare(x, groups)
-        geometry = launch.geometry_of(wide, wide, 2)
-        seen[f"many_chunks@{offset:g}"] = compare(wide, 2, plan.plan_two_pass(geometry, sm_count=9))
         last = wide.contiguous(memory_format=cl3)
-        rows = plan.plan_rows(launch.geometry_of(last, last, 2), sm_count=9)
-        seen[f"channels_last_many_chunks@{offset:g}"] = compare(last, 2, rows)
+        geometry, last_geometry = (launch.geometry_of(y, y, 2) for y in (wide, last))
+        plans = {
+            "two_pass": (wide, plan.plan_two_pass(geometry, sm_count=9)),
+            "rows": (last, plan.plan_rows(last_geometry, sm_count=9)),
+            "flat_resident": (wide, plan.plan_flat_resident(geometry, sm_count=9)),
+            "rows_resident": (last, plan.plan_rows_resident(last_geometry, sm_count=9)),
+            "rows_streaming": (last, STREAMING),
+        }
+        for name, (y, chosen) in plans.items():
+            seen[f"{name}_in_chunks@{offset:g}"] = compare(y, 2, chosen)
     return seen
 
 

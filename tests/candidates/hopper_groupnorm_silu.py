@@ -14,10 +14,14 @@ def _call(shape: tuple[int, ...], memory_format: torch.memory_format) -> object:
 
 if __name__ == "__main__":
     launch._limits = lambda device: (132, True)
+    launch.barrier_words = lambda device, count: torch.empty(count, dtype=torch.int32, device=device)
     print_facts(
         {
             "1x128x20x256x256": lambda: _call((1, 128, 20, 256, 256), torch.contiguous_format),
             "1x512x5x32x32": lambda: _call((1, 512, 5, 32, 32), torch.contiguous_format),
+            "1x512x4x32x32 channels-last": lambda: _call((1, 512, 4, 32, 32), torch.channels_last_3d),
+            "1x512x5x64x64 channels-last": lambda: _call((1, 512, 5, 64, 64), torch.channels_last_3d),
+            "1x256x7x128x128 channels-last": lambda: _call((1, 256, 7, 128, 128), torch.channels_last_3d),
             "1x1024x8x8": lambda: _call((1, 1024, 8, 8), torch.contiguous_format),
             "1x128x17x256x256 channels-last": lambda: _call((1, 128, 17, 256, 256), torch.channels_last_3d),
         }

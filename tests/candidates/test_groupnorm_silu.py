@@ -10,10 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from candidates._dense import empty_dense_like
+from candidates.groupnorm_silu import launch
 from candidates.groupnorm_silu.launch import geometry_of, groupnorm_silu
 from candidates.groupnorm_silu.op import OP, native
-from candidates.groupnorm_silu.plan import Path, make_plan, plan_rows, plan_two_pass
+from candidates.groupnorm_silu.plan import (
+    HELD_BYTES,
+    Path,
+    make_plan,
+    next_power_of_two,
+    plan_flat_resident,
+    plan_rows,
+    plan_rows_resident,
+    plan_rows_streaming,
+    plan_two_pass,
+)
 from candidates.groupnorm_silu.rewrite import two_stage
+from candidates.groupnorm_silu.words import WORDS_PER_STREAM, WordStore
 from harness.measure.inputs import SeededDraw
 from harness.schema.case import Case, Confidence, Dtype, Layout
 from tests.candidates import interpreted
@@ -117,15 +129,19 @@ def test_kernels_compile_for_hopper_without_spills() -> None:
     ("shape", "memory_format", "path"),
     [
         ((1, 128, 20, 256, 256), torch.contiguous_format, Path.TWO_PASS),
-        ((1, 512, 5, 32, 32), torch.contiguous_format, Path.TWO_PASS),
-        ((1, 1024, 8, 8), torch.contiguous_format, Path.SINGLE),
-        ((1, 512, 5, 32, 32), torch.channels_last_3d, Path.ROWS),
+        ((1, 512, 8, 45, 80), torch.contiguous_format, Path.TWO_PASS),
+        ((1, 512, 5, 32, 32), torch.contiguous_format, Path.FLAT_RESIDENT),
+        ((1, 1024, 8, 8), torch.contiguous_format, Path.FLAT_RESIDENT),
+        ((1, 512, 4, 32, 32), torch.channels_last_3d, Path.ROWS_RESIDENT),
+        ((1, 512, 5, 64, 64), torch.channels_last_3d, Path.ROWS_RESIDENT),
+        ((1, 256, 7, 128, 128), torch.channels_last_3d, Path.ROWS_RESIDENT),
+        ((1, 512, 7, 128, 128), torch.channels_last_3d, Path.ROWS),
         ((1, 128, 1024, 1024), torch.channels_last, Path.ROWS),
     ],
 )
 def test_path_for_a_shape(shape: tuple[int, ...], memory_format: torch.memory_format, path: Path) -> None:
     with torch.device("meta"):
-        x = torch.empty(shape).to(memory_format=memory_format)
+        x = torch.empty(shape, dtype=torch.bfloat16).to(memory_format=memory_format)
     assert make_plan(geometry_of(x, empty_dense_like(x), 32), 132).path is path
 
 
@@ -149,6 +165,47 @@ def test_chunks_cover_everything_once(n: int, group_channels: int, groups: int, 
         assert math.log2(plan.apply_block).is_integer()
 
 
+@given(
+    n=st.integers(1, 3),
+    group_channels=st.integers(1, 40),
+    groups=st.integers(1, 40),
+    spatial=st.integers(2, 200_000),
+    sms=st.integers(1, 200),
+    dtype=st.sampled_from([torch.bfloat16, torch.float32]),
+)
+def test_resident_plans_cover_everything_once_and_fit(
+    n: int, group_channels: int, groups: int, spatial: int, sms: int, dtype: torch.dtype
+) -> None:
+    """Programs that wait for each other must all run at once: one per SM, or two of 8 warps with 128 registers."""
+    with torch.device("meta"):
+        x = torch.empty(n, group_channels * groups, 1, spatial, dtype=dtype)
+    last = x.to(memory_format=torch.channels_last)
+    for y, plan_of in ((x, plan_flat_resident), (last, plan_rows_resident), (last, plan_rows_streaming)):
+        geometry = geometry_of(y, empty_dense_like(y), groups)
+        plan = plan_of(geometry, sms)
+        if plan is None:
+            continue
+        rows = plan.path is Path.ROWS_RESIDENT
+        covered = spatial if rows else geometry.group_elements
+        step = plan.block // plan.columns if rows else plan.block
+        assert plan.chunk * (plan.chunks - 1) < covered <= plan.chunk * plan.chunks
+        assert plan.stream % (step * plan.unroll) == 0
+        assert 0 < plan.chunk - plan.stream <= plan.tiles * step
+        assert plan.tiles * plan.block * y.element_size() <= HELD_BYTES + plan.block * y.element_size()
+        blocks = n * (math.ceil(groups / (plan.columns // next_power_of_two(group_channels))) if rows else groups)
+        assert plan.chunks == 1 or blocks * plan.chunks <= (2 if plan.registers == 128 else 1) * sms
+        assert plan.warps <= 16
+
+
+def test_without_barriers_nothing_waits() -> None:
+    with torch.device("meta"):
+        x = torch.empty((1, 512, 4, 32, 32), dtype=torch.bfloat16)
+        tiny = torch.empty((1, 1024, 8, 8), dtype=torch.bfloat16)
+    last = x.to(memory_format=torch.channels_last_3d)
+    paths = [make_plan(geometry_of(y, empty_dense_like(y), 32), 132, barriers=False).path for y in (x, last, tiny)]
+    assert paths == [Path.TWO_PASS, Path.ROWS, Path.FLAT_RESIDENT]
+
+
 def test_geometry_of_views() -> None:
     x = torch.randn(2, 8, 4, 6, 16)
     dense = geometry_of(x, empty_dense_like(x), 2)
@@ -162,6 +219,38 @@ def test_geometry_of_views() -> None:
     assert geometry_of(rows, empty_dense_like(rows), 2).row_strides is None
     sliced = x[..., 4:8]
     assert (geometry_of(sliced, empty_dense_like(sliced), 2).dense, sliced.stride(-1)) == (False, 1)
+
+
+# Barrier words
+
+
+def test_words_are_shared_on_a_stream_alone() -> None:
+    store = WordStore(torch.device("cpu"), size=2 * WORDS_PER_STREAM + 5)
+    one, again, other = (store.of_stream(stream, 4) for stream in (7, 7, 8))
+    assert one is not None
+    assert again is not None
+    assert other is not None
+    assert one.data_ptr() == again.data_ptr()
+    assert other.data_ptr() - one.data_ptr() == 4 * WORDS_PER_STREAM
+    own, next_own = store.own(2), store.own(3)
+    assert own is not None
+    assert next_own is not None
+    assert next_own.data_ptr() - own.data_ptr() == 4 * 2
+    assert store.own(1) is None
+    assert store.of_stream(9, 1) is None
+    assert store.of_stream(7, WORDS_PER_STREAM + 1) is None
+
+
+def test_without_words_several_launches_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched = []
+    monkeypatch.setattr(launch, "_limits", lambda device: (132, False))
+    monkeypatch.setattr(launch, "barrier_words", lambda device, count: None)
+    for name in ("_two_pass", "_rows", "_flat_resident", "_rows_resident"):
+        monkeypatch.setattr(launch, name, lambda *args, name=name: launched.append(name))
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        x = torch.empty((1, 256, 32, 32), device="meta").to(memory_format=memory_format)
+        groupnorm_silu(x, x, x, 2, 1e-6)
+    assert launched == ["_two_pass", "_rows"]
 
 
 # Declaration
@@ -238,7 +327,10 @@ def test_two_stage_rewrite_of_nothing() -> None:
     [
         ((1, 512, 5, 32, 32), False),
         ((1, 512, 5, 32, 32), True),
-        ((1, 256, 9, 64, 64), True),
+        ((2, 256, 5, 64, 64), True),
+        ((1, 256, 9, 64, 96), True),
+        ((2, 512, 9, 45, 80), False),
+        ((3, 640, 17, 9), False),
         ((1, 320, 3, 17, 9), True),
         ((1, 128, 3, 257, 255), False),
         ((2, 64, 8, 8), False),
@@ -258,6 +350,38 @@ def test_gpu_agrees_and_repeats(shape: tuple[int, ...], last: bool, offset: floa
     for _ in range(50):
         torch.full((1 << 16,), torch.nan, device="cuda")  # its block is the next call's scratch
         assert torch.equal(groupnorm_silu(x, weight, bias, 32, 1e-6), y)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("last", [False, True])
+def test_gpu_streams_and_graphs_side_by_side(last: bool) -> None:
+    """Launches that wait inside themselves, on two streams and in two graphs at once, share no barrier."""
+    torch.manual_seed(0)
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    weight, bias = torch.randn(2, 256, device="cuda", dtype=torch.bfloat16)
+    xs = [torch.randn((1, 256, 3, 24, 24), device="cuda", dtype=torch.bfloat16) + i for i in range(4)]
+    if last:
+        xs = [x.contiguous(memory_format=torch.channels_last_3d) for x in xs]
+    expected = [groupnorm_silu(x, weight, bias, 32, 1e-6) for x in xs]
+    graphs = []
+    for x in xs[:2]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outs = [groupnorm_silu(x, weight, bias, 32, 1e-6) for _ in range(3)]
+        graphs.append((graph, outs))
+    torch.cuda.synchronize()
+    eager: list[torch.Tensor] = []
+    for _ in range(100):
+        for stream, (graph, _outs) in zip(streams[:2], graphs, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        for stream, x in zip(streams[2:], xs[2:], strict=True):
+            with torch.cuda.stream(stream):
+                eager.append(groupnorm_silu(x, weight, bias, 32, 1e-6))
+    torch.cuda.synchronize()
+    for (_, outs), wanted in zip(graphs, expected[:2], strict=True):
+        assert all(torch.equal(out, wanted) for out in outs)
+    assert all(torch.equal(out, wanted) for out, wanted in zip(eager, expected[2:] * 100, strict=True))
 
 
 @pytest.mark.gpu

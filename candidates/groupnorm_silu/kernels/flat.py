@@ -97,29 +97,6 @@ def _apply(
 
 
 @triton.jit
-def groupnorm_silu_flat_single(
-    x_ptr, weight_ptr, bias_ptr, out_ptr, eps, G, CG, S, H, W,
-    x_n, x_c, x_t, x_h, x_w, o_n, o_c, o_t, o_h, o_w,
-    BLOCK: tl.constexpr, VEC: tl.constexpr, DENSE: tl.constexpr, ASM: tl.constexpr,
-):  # fmt: skip
-    """One program per group, which stays in registers: CG * S <= BLOCK."""
-    ng = tl.program_id(0)
-    g = ng % G
-    x_ptr += _group_base(ng, G, CG, x_n, x_c, VEC, DENSE)
-    out_ptr += _group_base(ng, G, CG, o_n, o_c, VEC, DENSE)
-    end = tl.cast(CG, tl.int32) * S
-    index = _tile_index(0, BLOCK, VEC, False)
-    valid = index < end
-    x = tl.load(x_ptr + _offset(index, S, H, W, x_c, x_t, x_h, x_w, VEC, DENSE), mask=valid, other=0.0).to(tl.float32)
-    inverse = 1.0 / end.to(tl.float32)
-    mean = tl.sum(x) * inverse
-    d = tl.where(valid, x - mean, 0.0)
-    rstd = tl.rsqrt(tl.sum(d * d) * inverse + eps)
-    _apply(x, weight_ptr + g * CG, bias_ptr + g * CG, out_ptr, index, end, mean, rstd, S, H, W, o_c, o_t, o_h, o_w,
-           VEC, DENSE, ASM)  # fmt: skip
-
-
-@triton.jit
 def groupnorm_silu_flat_stats(
     x_ptr, mean_ptr, m2_ptr, chunks, chunk, G, CG, S, H, W, x_n, x_c, x_t, x_h, x_w,
     BLOCK: tl.constexpr, VEC: tl.constexpr, UNROLL: tl.constexpr, DENSE: tl.constexpr, INDEX64: tl.constexpr,
