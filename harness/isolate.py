@@ -16,7 +16,6 @@ from typing import cast
 
 from harness.device_lock import DeviceLock, expected_uuid
 from harness.errors import UnfitError
-from harness.line import Death, Garbled, WorkerLine
 from harness.measure.telemetry import Probe, probe_for
 from harness.prebuild import build_ahead
 from harness.protocol import (
@@ -39,6 +38,7 @@ from harness.protocol import (
 )
 from harness.schema.measurement import EnvironmentRecord, Measurement, TelemetryRecord
 from harness.schema.vocabulary import ArmStatus, Cache, Method, RunStatus
+from harness.worker_line import Death, Garbled, WorkerLine
 
 _START_LIMIT_S = 180.0
 """From the start of a worker to its first message: importing torch on a cold disk is slow."""

@@ -15,9 +15,10 @@ MEASURING = (
     "harness/protocol.py",
     "harness/microbench.py",
     "harness/isolate.py",
-    "harness/line.py",
+    "harness/worker_line.py",
     "harness/prebuild.py",
     "harness/worker.py",
+    "harness/processes.py",
     "harness/measure/**/*.py",
     "harness/stats/orders.py",
     "harness/stats/estimators.py",
@@ -26,7 +27,7 @@ MEASURING = (
 """Globs of the harness sources that shape a measured number. Statistics are among them where they order the arms and
 say when to stop sampling; verdicts and reports are not."""
 
-MEASURING_E2E = ("harness/e2e/**/*.py", "harness/wiring.py", "harness/line.py", "harness/measure/arms.py")
+MEASURING_E2E = ("harness/e2e/**/*.py", "harness/wiring.py", "harness/worker_line.py", "harness/measure/arms.py")
 """The same for the end-to-end stage, beside what the op and its wiring are made of."""
 
 _PIN = re.compile(r"^\s*([A-Za-z0-9][A-Za-z0-9._-]*)\s*==\s*([^\s;#]+)")

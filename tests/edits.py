@@ -17,14 +17,14 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "blame": (("harness.isolate", "guilty = self._culprits(task, death)", "guilty = {}"),),
     "time_limit": (
         (
-            "harness.line",
+            "harness.worker_line",
             "not selector.select(left):\n                    return None",
             "not selector.select(left):\n                    raise AssertionError('would wait for ever')",
         ),
     ),
     "device_lock": (("harness.device_lock", "lock.acquire(timeout=0)", "pass"),),
     "device_lock_first": (("harness.isolate", "            self._lock.hold(uuid)\n", "            pass\n"),),
-    "foreign_process": (("harness.line", "if self.watcher.processes > 1:", "if False:"),),
+    "foreign_process": (("harness.worker_line", "if self.watcher.processes > 1:", "if False:"),),
     "certified_baseline": (
         ("harness.measure.arms", "if arm.counter is None or arm.counter.graphs == 1:", "if True:"),
     ),

@@ -33,31 +33,31 @@ def _() -> None:
 
 @off("store_checksum")
 def _() -> None:
-    from harness import store
+    from harness import jsonl
 
-    _put(store, text_sha256=lambda text: "0" * 64)
+    _put(jsonl, text_sha256=lambda text: "0" * 64)
 
 
 @off("store_torn_line")
 def _() -> None:
-    from harness import store
+    from harness import jsonl
 
-    _put(store, _set_torn_tail_aside=lambda file: None)
+    _put(jsonl, _set_torn_tail_aside=lambda file: None)
 
 
 @off("store_lock")
 def _() -> None:
-    from harness import store
+    from harness import jsonl
 
-    _put(store, _lock=lambda file: contextlib.nullcontext())
+    _put(jsonl, _lock=lambda file: contextlib.nullcontext())
 
 
 @off("store_key_order")
 def _() -> None:
-    from harness import sources, store
+    from harness import jsonl, sources
 
     compact = sources.compact_json
-    _put(store, compact_json=lambda value: compact(value, sort_keys=True))
+    _put(jsonl, compact_json=lambda value: compact(value, sort_keys=True))
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------
@@ -219,9 +219,9 @@ def _() -> None:
     """Judge by the first block alone, and print no checksum."""
     import numpy as np
 
-    from harness import store
+    from harness import jsonl
     from harness.verdict import compare
 
-    _put(store, text_sha256=lambda text: "0" * 64)
+    _put(jsonl, text_sha256=lambda text: "0" * 64)
     times = compare.block_times_us
     everywhere(times, lambda arm: np.full_like(times(arm), 1.0 + len(arm.id)))

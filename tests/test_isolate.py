@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from harness import device_lock, isolate, line
+from harness import device_lock, isolate, worker_line
 from harness.errors import UnfitError
 from harness.isolate import Progress, Supervisor
 from harness.measure.telemetry import Poll, Probe
@@ -67,7 +67,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Super
         assert arguments[1:3] == ["-m", "harness.worker"]
         return popen([sys.executable, "-m", "tests.fake_worker", *arguments[3:]], **more)
 
-    monkeypatch.setattr(line.subprocess, "Popen", spawn)
+    monkeypatch.setattr(worker_line.subprocess, "Popen", spawn)
     device = LAPTOP.model_copy(update={"uuid": f"test-{os.getpid()}-{tmp_path.name}"})
     template = measurement({name: Arm() for name in CANDIDATES}, env=environment(device), blocks=8)
     path = tmp_path / "template.json"

@@ -16,9 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UserError
+from harness.jsonl import encode
 from harness.schema.measurement import Measurement
 from harness.schema.vocabulary import ArmStatus, RunStatus
-from harness.store import ArmIdentity, Store, encode, resume_key, resume_key_of
+from harness.store import ArmIdentity, Store, resume_key, resume_key_of
 from tests.builders import H200, LAPTOP, TWIN, Arm, case, environment, measurement, with_samples
 
 ARMS = {"inhouse.twopass": Arm(speedup=1.3), "sglang.fused": Arm(status=ArmStatus.INELIGIBLE, reason="fp32 | odd\nH·W")}

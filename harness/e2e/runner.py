@@ -22,7 +22,6 @@ from harness.e2e.protocol import CellDone, CellHello, CellJob, CellRefused, Cell
 from harness.e2e.select import Cell
 from harness.errors import UnfitError
 from harness.isolate import Progress
-from harness.line import Death, WorkerLine
 from harness.measure.telemetry import Probe, probe_for
 from harness.protocol import Begin, BlockQuery, Blocks, Reply, TelemetryQuery
 from harness.schema.manifest import Tolerance
@@ -32,6 +31,7 @@ from harness.schema.workload import merged
 from harness.stats.rule import Budget, RuleSettings, processes_in_budget
 from harness.store import ProcessStore
 from harness.verdict.e2e import settled
+from harness.worker_line import Death, WorkerLine
 
 _START_LIMIT_S = 180.0
 _MAX_DEATHS = 3

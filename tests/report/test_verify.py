@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from harness.jsonl import encode
 from harness.report import recompute, render, to_json, verify, write_all
-from harness.store import encode
 from tests.report.golden import ROOT
 
 EVIDENCE = "results/made-up-gpu-132sm-141gib-driver570/groupnorm_silu.jsonl"
