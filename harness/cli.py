@@ -49,9 +49,10 @@ class DeviceChoice(StrEnum):
 def _manifest(op: str) -> Manifest:
     from harness.schema.manifest import load_manifest
 
-    path = project_root() / "shapes" / f"{op}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in path.parent.glob("*.yaml"))) or "none"
+    folder = project_root() / "shapes"
+    path = folder / f"{op}.yaml"
+    if path.parent != folder or not path.is_file():
+        known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml"))) or "none"
         raise UserError(f"there is no manifest shapes/{op}.yaml; the ops with one are {known}.")
     return load_manifest(path)
 
@@ -73,8 +74,8 @@ def list_(
     from harness.survey import survey
 
     root = project_root()
-    found = survey(root, (op,) if op else catalog.op_ids(root), tuple(candidates or ()))
-    if op:
+    found = survey(root, catalog.op_ids(root) if op is None else (op,), tuple(candidates or ()))
+    if op is not None:
         found.of(op)
     for table in op_tables(found):
         out.print(table, soft_wrap=isinstance(table, str), highlight=False)

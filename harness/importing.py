@@ -64,6 +64,8 @@ class Imports:
         """A module by dotted name or file path. Raises UserError when it is not there or does not import."""
         what = f"--candidates {name}"
         if not name.endswith(".py"):
+            if Path(name).exists():
+                raise UserError(f"{what}: is neither a .py file nor a module's dotted name.")
             return self._watched(what, None, lambda: importlib.import_module(name))
         path = Path(name).resolve()
         if not path.is_file():
