@@ -61,9 +61,13 @@ def harness_sha256(root: Path, patterns: Iterable[str] = MEASURING) -> str:
     return files_sha256(root, {file for pattern in patterns for file in root.glob(pattern)})
 
 
-def wiring_sha256(root: Path, op: str) -> str:
-    """Hash of an op's wirings: what of its folder `op_sha256` leaves out."""
-    return files_sha256(root, (root / "candidates" / op).glob("wiring*.py"))
+def e2e_sha256(package_root: Path, root: Path, op: str) -> str:
+    """Hash of what an op's end-to-end numbers depend on beside `op_sha256`: this stage's sources and its wirings.
+
+    `package_root` is where the running harness lies, `root` the project.
+    """
+    wirings = files_sha256(root, (root / "candidates" / op).glob("wiring*.py"))
+    return content_sha256([harness_sha256(package_root, MEASURING_E2E), wirings])
 
 
 def op_sha256(root: Path, op: str, tolerance: Any) -> str:

@@ -104,6 +104,7 @@ class CellProcess:
     sources: dict[str, str]
     device: Device
     environment: EnvironmentRecord
+    e2e_sha256: str
     copy_bytes_per_us: float
     link: Link
     started_s: float
@@ -170,7 +171,9 @@ class CellProcess:
             checkpoint=quality.checkpoint_sha256(job.checkpoint) if job.checkpoint else None,
             attention_backend=quality.attention_backend(model),
             upstream=upstream_sources(self.wiring),
+            e2e_sha256=self.e2e_sha256,
             seed=job.settings.seed,
+            settings=job.settings.stored(),
             op_bytes=calls.bytes_moved,
             copy_bytes_per_us=self.copy_bytes_per_us,
             runs_per_sample=repeats,

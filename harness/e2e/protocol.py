@@ -8,7 +8,7 @@ from pydantic import Field, TypeAdapter
 
 from harness.protocol import Begin, BlockQuery, Blocks, Message, Reply, TelemetryQuery
 from harness.schema.manifest import Tolerance
-from harness.schema.measurement import EnvironmentRecord
+from harness.schema.measurement import EnvironmentRecord, Setting
 from harness.schema.process import ProcessRecord
 from harness.schema.vocabulary import ArmStatus
 from harness.schema.workload import Component, Config
@@ -26,6 +26,10 @@ class CellSettings(Message):
     """Standard deviation between processes that the number of pairs is chosen by."""
     slowdown_pct: Annotated[float, Field(ge=0, le=50)] = 0.0
     """Slow the baseline by so much with a spin kernel: a positive that the rule must find. 0 is off."""
+
+    def stored(self) -> dict[str, Setting]:
+        """As kept with a process; the seed has a field of its own."""
+        return self.model_dump(exclude={"seed"})
 
 
 class CellJob(Message):
@@ -60,6 +64,7 @@ class CellHello(Message):
 
     kind: Literal["cell_hello"] = "cell_hello"
     environment: EnvironmentRecord
+    e2e_sha256: str
 
 
 class CellDone(Message):

@@ -18,14 +18,14 @@ from types import TracebackType
 from typing import Literal
 
 from harness.device_lock import DeviceLock, expected_uuid
-from harness.e2e.protocol import CellDone, CellHello, CellJob, CellRefused, CellSettings, from_cell
+from harness.e2e.protocol import CellDone, CellHello, CellJob, CellRefused, CellSettings, FromCell, from_cell
 from harness.e2e.select import Cell
 from harness.errors import UnfitError
 from harness.isolate import Progress
 from harness.measure.telemetry import Probe, probe_for
 from harness.protocol import Begin, BlockQuery, Blocks, Reply, TelemetryQuery
 from harness.schema.manifest import Tolerance
-from harness.schema.process import ProcessRecord
+from harness.schema.process import ModelRole, ProcessRecord
 from harness.schema.vocabulary import ArmStatus, RunStatus
 from harness.schema.workload import merged
 from harness.stats.rule import Budget, RuleSettings, processes_in_budget
@@ -34,6 +34,8 @@ from harness.verdict.e2e import settled
 from harness.worker_line import Death, WorkerLine
 
 _START_LIMIT_S = 180.0
+FIRST_ONLY = (ModelRole.CEILING, ModelRole.OPAQUE)
+"""Roles that run in process 0 alone."""
 _MAX_DEATHS = 3
 """Deaths of one process before the cell is given up."""
 
@@ -78,7 +80,7 @@ class CellRunner:
         self._probe = probe
         self._environment = dict(environment or {})
         self._lock = DeviceLock()
-        self._line: WorkerLine[object] | None = None
+        self._line: WorkerLine[FromCell] | None = None
 
     def __enter__(self) -> CellRunner:
         return self
@@ -109,6 +111,7 @@ class CellRunner:
         quarantined: dict[str, tuple[ArmStatus, str]] = {}
         done: list[ProcessRecord] = []
         deaths = kept = 0
+        looked = fresh
         while True:
             job = job.model_copy(update={"process": len(done), "cold_compile": len(done) % 2 == 0})
             job = job.model_copy(update={"quarantined": dict(quarantined)})
@@ -116,7 +119,10 @@ class CellRunner:
                 job = job.model_copy(update={"pairs": done[0].pairs, "p_max": self._p_max(done)})
                 if len(done) >= self._p_max(done) or settled(done, self._p_max(done)):
                     return Outcome(done, kept)
-            result = self._process(job, done, fresh)
+            if done:
+                job = job.model_copy(update={"sequence": done[0].sequence})
+            result = self._process(job, look_in_store=not looked)
+            looked = True
             if isinstance(result, Death):
                 deaths += 1
                 self.progress.note(
@@ -145,7 +151,7 @@ class CellRunner:
         first = done[0]
         extra_s = sum(first.phases_s.get(name, 0.0) for name in ("shadow", "quality"))
         arms = len(first.timed_arms)
-        later = sum(arm.id in first.timed_arms and arm.role not in ("ceiling", "opaque") for arm in first.arms)
+        later = sum(arm.id in first.timed_arms and arm.role not in FIRST_ONLY for arm in first.arms)
         budget = Budget(
             self.settings.budget_s, max(first.start_s - extra_s, 1.0), max(first.pair_s * later / max(arms, 1), 1e-6)
         )
@@ -180,33 +186,41 @@ class CellRunner:
 
     # -- one process -----------------------------------------------------------------------------------------------
 
-    def _process(
-        self, job: CellJob, done: list[ProcessRecord], fresh: bool
-    ) -> ProcessRecord | list[ProcessRecord] | Death | str:
+    def _process(self, job: CellJob, *, look_in_store: bool) -> ProcessRecord | list[ProcessRecord] | Death | str:
         """Run one process: its record; how it died; why the cell is refused; or the stored processes to go on from."""
         if job.cold_compile:
             shutil.rmtree(self._cache, ignore_errors=True)
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"e2e-{job.op}-{job.workload}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}.log"
         line = WorkerLine("harness.e2e.worker", log, self._worker_environment(), from_cell)
-        self._line = line  # type: ignore[assignment]
+        self._line = line
         try:
             line.send(job)
             hello = line.receive(monotonic() + _START_LIMIT_S)
             if not isinstance(hello, CellHello):
                 raise UnfitError(f"the process did not start: {line.log_tail() or 'no output'} (log: {log})")
             self._lock.hold(hello.environment.device.uuid)
-            if not done and not fresh:
-                stored = self.store.unfinished(job, hello.environment)
-                if stored:
-                    return stored
+            if look_in_store and (stored := self._stored(job, hello)):
+                return stored
             line.watch(hello.environment.device, self._probe)
             self.progress.hello(hello.environment)
             return self._drain(line, job)
         finally:
             self._end()
 
-    def _drain(self, line: WorkerLine[object], job: CellJob) -> ProcessRecord | Death | str:
+    def _stored(self, job: CellJob, hello: CellHello) -> list[ProcessRecord]:
+        """The processes of the newest stored sequence that this one would repeat, in order; none if there is none."""
+        sequences: dict[str, list[ProcessRecord]] = {}
+        for one in self.store.load(job.op):
+            record = one.record
+            if record.status is RunStatus.MEASURED and _same(record, job, hello):
+                sequences.setdefault(record.sequence, []).append(record)
+        newest = max(sequences.values(), key=lambda records: records[-1].started_at, default=[])
+        in_order = sorted(newest, key=lambda record: record.process)
+        # a gap would join processes that the rule never saw in this order
+        return in_order if [record.process for record in in_order] == list(range(len(in_order))) else []
+
+    def _drain(self, line: WorkerLine[FromCell], job: CellJob) -> ProcessRecord | Death | str:
         arm, phase, limit = "", "", monotonic() + _START_LIMIT_S
         watcher = line.watcher
         assert watcher is not None
@@ -241,3 +255,20 @@ class CellRunner:
         if self._line is not None:
             self._line.end()
             self._line = None
+
+
+def _same(record: ProcessRecord, job: CellJob, hello: CellHello) -> bool:
+    """Whether the record is a process of the sequence that the job would start."""
+    candidates = {arm.id for arm in record.arms if arm.role is ModelRole.CANDIDATE}
+    ignored = {"git_sha", "device"}
+    return (
+        record.workload == job.workload
+        and record.component == job.component
+        and candidates == set(job.candidates)
+        and record.seed == job.settings.seed
+        and record.settings == job.settings.stored()
+        and (record.checkpoint is None) == (job.checkpoint is None)
+        and record.e2e_sha256 == hello.e2e_sha256
+        and record.environment.device.uuid == hello.environment.device.uuid
+        and record.environment.model_dump(exclude=ignored) == hello.environment.model_dump(exclude=ignored)
+    )

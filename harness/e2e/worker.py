@@ -12,16 +12,18 @@ from time import monotonic
 
 import torch
 
-from harness import catalog
+from harness import catalog, sources
 from harness.e2e.process import CellProcess, RefusedError
 from harness.e2e.protocol import CellDone, CellHello, CellJob, CellRefused, FromCell, to_cell
 from harness.e2e.wirings import wiring_for
 from harness.measure import environment
 from harness.measure.clock import clock_for
 from harness.measure.controls import read_controls
+from harness.paths import package_root
 from harness.processes import die_with_parent
 from harness.protocol import Begin, BlockQuery, Blocks, Reply, TelemetryQuery
 from harness.schema.measurement import TelemetryRecord
+from harness.worker import compile_cache_state
 
 
 class CellLink:
@@ -75,13 +77,15 @@ class CellLink:
 
 def serve(link: CellLink, started_s: float) -> None:
     """Run one process of a cell."""
-    job = link.job()
+    cold = compile_cache_state() == "fresh"
+    job = link.job().model_copy(update={"cold_compile": cold})
     root = Path(job.root)
     entry = catalog.load(job.op, root, job.extra)
     if job.device_type == "cuda":
         torch.cuda.init()
     record = environment.environment_record(job.device_type, root, job.op, job.tolerance.model_dump())
-    link.send(CellHello(environment=record))
+    e2e_sha256 = sources.e2e_sha256(package_root(), root, job.op)
+    link.send(CellHello(environment=record, e2e_sha256=e2e_sha256))
     link.task = f"{job.workload}/{job.component.id}"
     device = environment.device(job.device_type)
     link.begin("", "controls", 120.0)
@@ -97,6 +101,7 @@ def serve(link: CellLink, started_s: float) -> None:
         sources=entry.sources,
         device=device,
         environment=record,
+        e2e_sha256=e2e_sha256,
         copy_bytes_per_us=controls.copy_bytes_per_us,
         link=link,
         started_s=started_s,

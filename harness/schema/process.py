@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from harness.schema.measurement import EnvironmentRecord, Finite, GateRecord, Record, TelemetryRecord
+from harness.schema.measurement import EnvironmentRecord, Finite, GateRecord, Record, Setting, TelemetryRecord
 from harness.schema.vocabulary import ArmStatus, Contract, Kind, RunStatus
 from harness.schema.workload import Component
 
@@ -132,7 +132,11 @@ class ProcessRecord(Record):
     attention_backend: str
     upstream: dict[str, str]
     """SHA-256 of the source of every upstream object that the wiring binds to."""
+    e2e_sha256: str
+    """Content hash of the harness sources of this stage and of the op's wirings: `harness.sources`."""
     seed: int
+    settings: dict[str, Setting]
+    """What the user can choose and that shapes the samples: budget, slow-down of the positive control."""
     op_bytes: Annotated[int, Field(ge=0)]
     """Bytes the op must move in one run, over all its calls: `Op.bytes_moved`."""
     copy_bytes_per_us: Annotated[float, Field(gt=0)]
