@@ -18,7 +18,7 @@ def op_tables(found: Survey) -> Iterator[Table | str]:
     """One table for each op, for a terminal of 80 columns or more, and below it what its candidates lack here."""
     for one in (one for one in found.ops if not one.error):
         table = Table(title=one.op, title_justify="left", title_style="bold", box=None, pad_edge=False)
-        table.add_column("candidate", overflow="fold", min_width=24)
+        table.add_column("candidate", overflow="fold", min_width=18)
         for column in ("kind", "contract", "in context", "here"):
             table.add_column(column, no_wrap=column != "in context", overflow="fold")
         lacking: list[str] = []

@@ -160,6 +160,10 @@ def test_deciding_and_reporting_import_no_torch(tmp_path: Path, verb: str) -> No
         (("bench", "toy", "--context", "c"), ExitCode.BAD_INPUT, "--context 'c' is in no case of toy; there are none"),
         (("bench", "toy", "--candidates", "no_such"), ExitCode.BAD_INPUT, "--candidates no_such does not import"),
         (("list", "tyo"), ExitCode.BAD_INPUT, "there is no op 'tyo'; choose one of toy."),
+        (("bench", "../toy"), ExitCode.BAD_INPUT, "there is no manifest shapes/../toy.yaml; the ops with one are toy."),
+        (("bench", "töy"), ExitCode.BAD_INPUT, "there is no manifest shapes/töy.yaml; the ops with one are toy."),
+        (("list", ""), ExitCode.BAD_INPUT, "there is no op ''; choose one of toy."),
+        (("bench", "toy", "--candidates", "."), ExitCode.BAD_INPUT, "--candidates .: is neither a .py file nor a mod"),
         (("frobnicate",), ExitCode.BAD_INPUT, "No such command"),
     ],
 )
@@ -171,6 +175,7 @@ def test_bad_input_is_one_sentence_and_runs_nothing(
     assert done.returncode == code, done.stderr
     assert says in done.stderr
     assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1] == "harness: exit 2 (bad input)", "make hides the code"
     assert not (tmp_path / "results").exists()
 
 
@@ -190,6 +195,77 @@ def test_check_says_what_is_wrong_with_file_and_line(tmp_path: Path) -> None:
     assert done.returncode == ExitCode.BAD_INPUT
     assert "toy.yaml:" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_one_ops_errors_neither_hide_nor_falsify_the_others(tmp_path: Path) -> None:
+    project(tmp_path)
+    other = tmp_path / "candidates/other"
+    other.mkdir()
+    (other / "__init__.py").touch()
+    (other / "op.py").write_text("import os\nos._exit(1)\n")
+    (tmp_path / "candidates/toy/latin.py").write_bytes(b"x = '\xe9'\n")
+    manifest = (tmp_path / "shapes/toy.yaml").read_text()
+    (tmp_path / "shapes/other.yaml").write_text(
+        manifest.replace("op: toy", "op: other").replace("calls: 1", "calls: yes", 1).replace("order: 1", "order: 0")
+    )
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports/claims.yaml").write_text('rows:\n  other:\n    e2e: {owner: "@ada", state: claimed}\n')
+    done = harness(tmp_path, "check", COLUMNS="400")
+    assert done.returncode == ExitCode.BAD_INPUT
+    errors = [line.removeprefix("error ") for line in done.stderr.splitlines() if line.startswith("error ")]
+    assert [error.split(" ")[0] for error in errors] == [
+        "shapes/other.yaml:2:", "shapes/other.yaml:9:", "candidates/other/op.py:", "candidates/toy/latin.py",
+    ]  # fmt: skip
+    assert "claims" not in done.stderr
+    listed = harness(tmp_path, "list")
+    assert listed.returncode == ExitCode.DONE
+    assert "inhouse.flipped" in listed.stdout
+    assert "problem candidates/other/op.py: importing it ends the process (exit code 1)" in listed.stderr
+    for verb in ("matrix", "decide", "verify"):
+        done = harness(tmp_path, verb)
+        assert done.returncode == ExitCode.BAD_INPUT
+        assert "shapes/other.yaml:9: `yes` means" in done.stderr
+    assert not (tmp_path / "reports/matrix.md").exists(), "a matrix without a row is not written"
+
+
+def test_check_takes_files_of_ones_own(tmp_path: Path) -> None:
+    project(tmp_path)
+    mine = tmp_path / "mine.py"
+    mine.write_text((tmp_path / "candidates/toy/mine.py").read_text().replace("flipped", "own"))
+    assert harness(tmp_path, "check", "--candidates", "mine.py").returncode == ExitCode.DONE
+    mine.write_text(mine.read_text().replace("w: Tensor", "weight: Tensor").replace('op="toy"', 'op="toy"', 1))
+    done = harness(tmp_path, "check", "--candidates", "mine.py")
+    assert done.returncode == ExitCode.BAD_INPUT
+    assert "inhouse.own takes (weight, x), toy gives (w, x)." in done.stderr
+    mine.write_text("import torch\n")
+    done = harness(tmp_path, "check", "--candidates", "mine.py")
+    assert "--candidates mine.py: nothing in it is for toy; it defines no candidate." in done.stderr
+
+
+@pytest.mark.parametrize("columns", ["80", "60"])
+def test_list_is_whole_on_a_narrow_terminal(tmp_path: Path, columns: str) -> None:
+    project(tmp_path)
+    mine = tmp_path / "candidates/toy/mine.py"
+    long = "a_kernel_with_a_name_as_long_as_upstream_packages_give_them_at_times"
+    mine.write_text(mine.read_text().replace("flipped", long))
+    done = harness(tmp_path, "list", COLUMNS=columns)
+    assert done.returncode == ExitCode.DONE
+    lines = done.stdout.splitlines()
+    assert all(len(line) <= int(columns) for line in lines)
+    assert "…" not in done.stdout
+    first, *rest = (line.split(" ")[0] for line in lines[2:] if line.strip())
+    assert "".join([first, *rest]) == f"inhouse.{long}"
+    assert "tolerance" in lines[2]
+    assert lines[2].rstrip().endswith("yes")
+
+
+def test_results_that_cannot_be_written_are_told_before_anything_is_measured(tmp_path: Path) -> None:
+    project(tmp_path)
+    (tmp_path / "results").write_text("a file where the folder should be")
+    done = harness(tmp_path, "bench", "toy", "--device", "cpu")
+    assert done.returncode == ExitCode.UNFIT
+    assert "results: cannot be written (File exists); nothing was measured." in done.stderr
+    assert not (tmp_path / ".bench").exists()
 
 
 def test_schema_is_json() -> None:
