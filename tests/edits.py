@@ -65,6 +65,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         ("harness.measure.comparison", "elif (reason := self.c.refused.get(state.arm.id)) is not None:", "elif False:"),
     ),
     "help_without_torch": (("harness.cli", "import json\n", "import json\nimport torch\n"),),
+    "store_whole_or_nothing": (("harness.jsonl", "os.ftruncate(descriptor, size)", "pass"),),
     # -- statistics
     "stats_p_loss": (("harness.stats.rule", " & (n >= settings.p_loss)", ""),),
     "stats_p_win": (("harness.stats.rule", " & (n >= P_WIN)", ""),),

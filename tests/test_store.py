@@ -15,7 +15,7 @@ from filelock import FileLock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.errors import UserError
+from harness.errors import UnfitError, UserError
 from harness.jsonl import encode
 from harness.schema.measurement import Measurement
 from harness.schema.vocabulary import ArmStatus, RunStatus
@@ -288,3 +288,35 @@ def test_what_reads_evidence_does_not_import_torch() -> None:
     modules = "harness.store, harness.sources"
     code = f"import sys, {modules}; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+@pytest.mark.defence("store_whole_or_nothing")
+def test_disk_that_takes_no_whole_line_leaves_nothing_of_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = store.append(small(1))
+    before = file.read_bytes()
+    write = os.write
+
+    def full(descriptor: int, data: bytes) -> int:
+        if os.fstat(descriptor).st_size > len(before):
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data[:100])
+
+    monkeypatch.setattr("harness.jsonl.os.write", full)
+    with pytest.raises(UnfitError, match=r"cannot be written \(No space left on device\); what was measured before is"):
+        store.append(small(2))
+    assert file.read_bytes() == before
+    monkeypatch.undo()
+    store.append(small(2))
+    assert len(store.load()) == 2
+
+
+def test_torn_line_on_a_disk_that_is_only_read_is_left_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = store.append(small(1))
+    file.write_bytes(file.read_bytes() + b'{"record":')
+
+    def read_only(path: Path) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr("harness.jsonl._lock", read_only)
+    assert len(store.load()) == 1
+    assert file.read_bytes().endswith(b'{"record":')
