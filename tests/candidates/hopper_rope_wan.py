@@ -22,11 +22,7 @@ if __name__ == "__main__":
     print_facts(
         {
             "wan 1.3b": lambda: _call(32760, 12),
-            "wan 14b": lambda: _call(75600, 40),
-            "wan 14b, heads of one of eight ranks": lambda: _call(32760, 5),
             "wan of diffusers": lambda: _call(32760, 40, width="full", tables=FP32),
-            "z-image": lambda: _call(4224, 30),
-            "qwen3 q": lambda: _call(2048, 32, pairs="halves", width="full"),
             "qwen3 q and k": lambda: _call(2048, 32, pairs="halves", width="full", k_heads=4),
             "ltx": lambda: _call(6144, 1, D=2048, width="full", tables=FP32, R=2048),
             "part of a head": lambda: _call(4096, 32, R=64),

@@ -41,8 +41,7 @@ def compare(case: Case, candidate: Candidate) -> dict[str, Any]:
 
 
 def alone() -> dict[str, Any]:
-    cases = {name: rope_case(**form) for name, form in FORMS.items()}
-    cases |= {f"{name}, odd sizes": rope_case(B=2, S=3, H=7, D=24, **form) for name, form in FORMS.items()}
+    cases = {name: rope_case(B=2, S=3, H=7, D=24, **form) for name, form in FORMS.items()}
     cases |= {f"layout {layout}": rope_case(layout=layout) for layout in Layout}
     cases |= {f"layout {layout}, halves": rope_case(pairs="halves", layout=layout) for layout in Layout}
     for pairs in ("interleaved", "halves"):
@@ -62,6 +61,8 @@ def in_context() -> dict[str, Any]:
         if form.get("positions") != "per_head":
             case = rope_case(B=2, S=5, H=8, D=16, heads_per_kv=4, **form)
             seen[f"qk {name}"] = compare(case, inhouse.triton_rope_qk)
+        if name not in ("wan", "complex", "qwen3", "ltx2"):
+            continue
         seen[f"joint {name}"] = compare(rope_case(B=2, S=5, H=3, D=16, **form), inhouse.triton_rope_joint)
         seen[f"ulysses {name}"] = compare(rope_case(B=2, S=5, H=12, D=16, **form), inhouse.triton_rope_packed)
     seen["qk sliced"] = compare(rope_case(layout=L.SLICED), inhouse.triton_rope_qk)
