@@ -112,7 +112,7 @@ def bench(
     fresh: Annotated[bool, typer.Option("--fresh", help="measure again what results/ already holds")] = False,
     seconds: Annotated[
         float | None,
-        typer.Option(help="most seconds of sampling per arm and case [2 on a GPU, 0.5 on a CPU]", min=0.05, max=600),
+        typer.Option(help="most seconds of sampling per arm and case [2 on a GPU, 0.2 on a CPU]", min=0.05, max=600),
     ] = None,
     cross_checks: Annotated[
         bool, typer.Option("--cross-checks", help="also time with do_bench and CUPTI, for comparison")

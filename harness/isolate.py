@@ -222,7 +222,7 @@ class Supervisor:
             **os.environ,
             "TORCHINDUCTOR_CACHE_DIR": str(self._cache / "inductor"),
             "TRITON_CACHE_DIR": str(self._cache / "triton"),
-            **({"TRITON_INTERPRET": "1"} if self.job.device_type == "cpu" else {}),
+            **(_rehearsal_environment() if self.job.device_type == "cpu" else {}),
             **self._environment,
         }
 
@@ -271,3 +271,18 @@ class Supervisor:
         if self._worker is not None:
             self._worker.end()
             self._worker = None
+
+
+def _rehearsal_environment() -> dict[str, str]:
+    """What a worker on a CPU is told; the person's own settings stand, but for the interpreter."""
+    told = {
+        # A rehearsal's cache is one core's L2. Two threads that wait for each other at every kernel's end cost a time
+        # slice of the operating system whenever something else runs.
+        "OMP_NUM_THREADS": "1",
+        # Inductor compiles 16 s of C++ to learn whether the compiler knows AVX2 and AVX512F, which all that can build
+        # torch's headers do. What newer instructions need is still tried.
+        "TORCHINDUCTOR_VEC_ISA_OK": "1",
+        # One small kernel per graph: a pool of compilers would only import torch once more.
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
+    return {name: os.environ.get(name, value) for name, value in told.items()} | {"TRITON_INTERPRET": "1"}

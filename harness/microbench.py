@@ -20,7 +20,7 @@ from harness.store import Store, resume_key
 FAILED_ARMS = (ArmStatus.CRASHED, ArmStatus.TIMED_OUT, ArmStatus.OUT_OF_MEMORY)
 """Arms that broke; arms that the gate refused are findings, not failures of the run."""
 
-SECONDS_PER_ARM = {"cuda": 2.0, "cpu": 0.5}
+SECONDS_PER_ARM = {"cuda": 2.0, "cpu": 0.2}
 """Default sampling budget. A rehearsal shows the way and decides nothing, so it is short."""
 
 WORK_FOLDER = ".bench"

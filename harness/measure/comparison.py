@@ -27,7 +27,7 @@ from harness.measure.sampler import Samples
 from harness.measure.timing import TimedPart
 from harness.op import Args, Candidate, Context, Device, Op
 from harness.protocol import Settings, Task, stored_settings
-from harness.schema.case import Case
+from harness.schema.case import Case, Dtype, Layout
 from harness.schema.manifest import Tolerance
 from harness.schema.measurement import (
     ArmRecord,
@@ -76,6 +76,7 @@ class Comparison:
         self.link = link
         self.refused = refused
         self._probed: dict[tuple[str, str | None], tuple[str, tuple[str, ...]]] = {}
+        self._interpreted: set[tuple[str, Layout, Dtype]] = set()
 
     def run(self, task: Task) -> Measurement:
         """Measure one task. Raises DeviceLostError when an arm took the CUDA context with it."""
@@ -92,6 +93,19 @@ class Comparison:
                 candidate, state.arm, case
             )
         return self._probed[key]
+
+    def arm_gate(self, gate: Gate, arm: Arm) -> ArmGate:
+        """The gate of one arm. What Triton's interpreter runs is judged in full once per layout and dtype."""
+        return ArmGate(gate, arm, thorough=not gate.interpreted(arm) or _judged_as(gate, arm) not in self._interpreted)
+
+    def gated(self, arm_gate: ArmGate) -> None:
+        """Remember an interpreted arm that passed the whole gate."""
+        if arm_gate.thorough and arm_gate.gate.interpreted(arm_gate.arm):
+            self._interpreted.add(_judged_as(arm_gate.gate, arm_gate.arm))
+
+
+def _judged_as(gate: Gate, arm: Arm) -> tuple[str, Layout, Dtype]:
+    return arm.id, gate.case.layout, gate.case.dtype
 
 
 class _Run:
@@ -216,12 +230,17 @@ class _Run:
             base = base or reference.args
         assert base is not None
         for state in self.states:
-            if state.arm.kind is Kind.TRITON and self.c.device.type == "cpu":
+            if state.alive and state.gate is not None:
+                self.c.gated(state.gate)
+            if self.gate.interpreted(state.arm):
                 state.fail(ArmStatus.REHEARSED, "passed the gate in Triton's interpreter; never timed")
         return base
 
     def _build(self, state: ArmState, reference: Reference) -> None:
-        state.gate = ArmGate(self.gate, state.arm)
+        state.gate = self.c.arm_gate(self.gate, state.arm)
+        if self.gate.interpreted(state.arm) and state.arm.counter is None and not state.arm.mutates:
+            self._probe(state)  # nothing is compiled
+            return
         with touching(self.c.link, state, Phase.BUILD, self.c.device.type):
             scratch = self.gate.draw() if state.arm.mutates else reference.args
             start = monotonic()
@@ -230,7 +249,10 @@ class _Run:
             state.build_s = self.task.build_s.get(state.arm.id, monotonic() - start)
             if self.c.device.type == "cuda":
                 state.peak_bytes = _peak_bytes(state.arm, state.arm.prepared(scratch))
-        if (candidate := state.arm.candidate) is None or not state.alive:
+        self._probe(state)
+
+    def _probe(self, state: ArmState) -> None:
+        if (candidate := state.arm.candidate) is None or not state.alive or state.gate is None:
             return
         if self.context is None or candidate.context is not None:
             with touching(self.c.link, state, Phase.PROBE, self.c.device.type):

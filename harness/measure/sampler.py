@@ -68,8 +68,11 @@ def narrow_enough(samples: Samples, baseline: int) -> bool:
     return True
 
 
-def warm_up(timed: list[Timed], baseline: int, prepare: Callable[[], None]) -> None:
-    """Run every arm for a while, then the baseline until two consecutive samples agree (or a time limit)."""
+def warm_up(timed: list[Timed], baseline: int, prepare: Callable[[], None], budget: Budget) -> None:
+    """Run every arm for a while, then the baseline until two consecutive samples agree.
+
+    The latter for _WARM_UP_LIMIT_S at most, or half of what sampling may take.
+    """
     for arm in timed:
         calls, start = 0, monotonic()
         while calls < _WARM_UP_CALLS or monotonic() - start < _WARM_UP_S / len(timed):
@@ -77,7 +80,7 @@ def warm_up(timed: list[Timed], baseline: int, prepare: Callable[[], None]) -> N
             arm.sample_us()
             calls += arm.launches
     start, previous = monotonic(), math.inf
-    while monotonic() - start < _WARM_UP_LIMIT_S:
+    while monotonic() - start < min(_WARM_UP_LIMIT_S, budget.seconds / 2):
         prepare()
         current = timed[baseline].sample_us()
         if abs(100 * math.log(current / previous)) < _AGREE_LOG_PCT if previous < math.inf else False:

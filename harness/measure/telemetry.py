@@ -19,6 +19,8 @@ from harness.schema.measurement import TelemetryRecord
 POLL_S = 0.1
 _FOREIGN_CPU_SHARE = 0.5
 """Share of all cores that other processes may keep busy during a block on a CPU."""
+_SHORTEST_LOOK_S = 0.09
+"""Least span over which that share is measured."""
 
 # NVML clocks-event-reason bits (nvml.h, nvmlClocksEventReason*).
 _POWER_CAP = 0x4
@@ -83,21 +85,31 @@ class NvmlProbe(Probe):
 
 
 class CpuProbe(Probe):
-    """How much of the machine processes other than the worker kept busy since the last poll (`/proc`)."""
+    """How much of the machine processes other than the worker kept busy since the last look at `/proc`.
+
+    The kernel counts in ticks of 10 ms, the whole machine's and a process's at different moments: over less than
+    some of them one tick reads as a busy machine, so a poll soon after another repeats what that said.
+    """
 
     def __init__(self) -> None:
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
         self._cores = os.cpu_count() or 1
         self._last = (monotonic(), 0.0, 0.0)
+        self._share = 0.0
+        self._lock = threading.Lock()
 
     def poll(self, worker_pid: int) -> Poll:
         """See `Probe.poll`."""
-        now, busy, own = monotonic(), self._busy_s(), self._tree_s(worker_pid) + self._tree_s(os.getpid())
-        then, busy_then, own_then = self._last
-        self._last = (now, busy, own)
-        elapsed = max(now - then, 1e-3)
-        foreign = (busy - busy_then) - (own - own_then) if busy_then else 0.0
-        return Poll(at_s=now, foreign_cpu_share=min(max(foreign, 0.0) / (elapsed * self._cores), 1.0))
+        with self._lock:
+            now = monotonic()
+            then, busy_then, own_then = self._last
+            elapsed = now - then
+            if elapsed >= _SHORTEST_LOOK_S or not busy_then:
+                busy, own = self._busy_s(), self._tree_s(worker_pid) + self._tree_s(os.getpid())
+                foreign = (busy - busy_then) - (own - own_then) if busy_then else 0.0
+                self._share = min(max(foreign, 0.0) / (max(elapsed, 1e-3) * self._cores), 1.0)
+                self._last = (now, busy, own)
+            return Poll(at_s=now, foreign_cpu_share=self._share)
 
     def _busy_s(self) -> float:
         user, nice, system, _idle, _iowait, irq, softirq, *_ = map(

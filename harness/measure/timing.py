@@ -120,7 +120,7 @@ class TimedPart:
         if trial:
             budget = Budget(0.0, min_blocks=2, max_blocks=2)
         self.link.begin("", Phase.SAMPLE.label, Phase.SAMPLE.limit_s + budget.seconds)
-        warm_up(timed, baseline, self.sets.restore)
+        warm_up(timed, baseline, self.sets.restore, budget)
         samples = sample(
             timed,
             baseline,

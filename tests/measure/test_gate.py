@@ -159,3 +159,32 @@ def test_copies_keep_strides_and_what_lies_beside_a_slice() -> None:
     assert storage_fingerprint(copy) == storage_fingerprint(view)
     copy.fill_(0)
     assert view[0, 0] == 4
+
+
+def interpreted_arm(calls: list[Tensor]) -> Arm:
+    """A Triton arm, as far as the gate on a CPU can tell."""
+
+    def counted(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        calls.append(x)
+        y: Tensor = OP.native(x, weight, eps)
+        return y
+
+    return replace(arm(counted), kind=Kind.TRITON)
+
+
+@pytest.mark.parametrize("thorough", [True, False])
+def test_interpreted_arm_judged_before_is_spared_repeat_and_scaled_inputs(thorough: bool) -> None:
+    """Each call takes the interpreter seconds; what was left out is noted."""
+    tried, calls = gate(), list[Tensor]()
+    judged = ArmGate(tried, interpreted_arm(calls), thorough=thorough)
+    for reference in tried.references():
+        judged.see(reference)
+    record = judged.record()
+    assert record.passed
+    if thorough:
+        assert record.variants == ("normal", "normal, new values", "large", "small", "offset")
+        assert len(calls) == 6
+    else:
+        assert record.variants == ("normal", "normal, new values")
+        assert len(calls) == 2
+    assert any("scaled inputs were judged in an earlier comparison" in note for note in record.notes) is not thorough

@@ -1,5 +1,6 @@
 """Blocks cancel drift and position; a comparison of equals stays one; void blocks are bounded."""
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -155,6 +156,19 @@ def test_narrow_enough_is_about_the_width_alone() -> None:
 
 def test_warm_up_goes_on_until_the_baseline_settles() -> None:
     cooling = Machine(EQUALS, lambda of: 1 + 1 / (1 + of.samples))
-    warm_up(cooling.timed(), 0, lambda: None)
+    warm_up(cooling.timed(), 0, lambda: None, Budget(60.0))
     assert set(cooling.order) == set(EQUALS)
     assert cooling.order[-2:] == ["base", "base"]
+
+
+def test_warm_up_of_a_restless_baseline_takes_half_the_budget_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = itertools.count()
+    monkeypatch.setattr(sampler, "monotonic", lambda: next(now) * 0.01)
+    restless = Machine(EQUALS, lambda of: 1.0 + of.samples % 2)
+    samples = []
+    for seconds in (0.2, 1.0, 60.0):
+        restless.order.clear()
+        warm_up(restless.timed(), 0, lambda: None, Budget(seconds))
+        samples.append(len(restless.order))
+    assert samples[1] - samples[0] == pytest.approx(40, abs=2), "0.5 s against 0.1 s, 10 ms each"
+    assert samples[2] - samples[0] == pytest.approx(190, abs=2), "2 s at most"

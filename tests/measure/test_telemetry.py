@@ -129,3 +129,20 @@ def test_cpu_probe_reads_this_machine() -> None:
     time.sleep(0.05)
     assert 0.0 <= probe.poll(1).foreign_cpu_share <= 1.0
     assert probe._tree_s(2**30) == 0.0
+
+
+def test_cpu_probe_repeats_itself_between_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A millisecond after a poll one tick of 10 ms has passed: no 100 % of two cores, but what was seen before."""
+    probe = CpuProbe()
+    now, busy = [1000.0], [100.0]
+    monkeypatch.setattr(telemetry, "monotonic", lambda: now[0])
+    monkeypatch.setattr(probe, "_cores", 2)
+    monkeypatch.setattr(probe, "_busy_s", lambda: busy[0])
+    monkeypatch.setattr(probe, "_tree_s", lambda pid: 0.0)
+    probe.poll(1)
+    now[0], busy[0] = 1000.1, 100.02
+    assert probe.poll(1).foreign_cpu_share == pytest.approx(0.1)
+    now[0], busy[0] = 1000.101, 100.03
+    assert probe.poll(1).foreign_cpu_share == pytest.approx(0.1)
+    now[0], busy[0] = 1000.2, 100.12
+    assert probe.poll(1).foreign_cpu_share == pytest.approx(0.5), "the tick counts in the next full look"
