@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from candidates._providers import flashinfer, liger, sglang, unpacked, vllm
+from candidates._providers import flash_attn, flashinfer, liger, sglang, unpacked, vllm
 from harness.op import Provider
-from harness.provision.packages import FLASHINFER, LIGER, SGLANG, VLLM, Package
+from harness.provision.packages import FLASH_ATTN, FLASHINFER, LIGER, SGLANG, VLLM, Package
 from harness.provision.providers import REPOSITORY, STAMP
 
 PROVIDERS = [
     (sglang.PROVIDER, SGLANG),
     (sglang.JIT_PROVIDER, SGLANG),
     (flashinfer.PROVIDER, FLASHINFER),
+    (flash_attn.PROVIDER, FLASH_ATTN),
     (liger.PROVIDER, LIGER),
     (vllm.PROVIDER, VLLM),
 ]
@@ -24,7 +25,7 @@ PROVIDERS = [
 @pytest.fixture(autouse=True)
 def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No upstream package installed or unpacked, no library named, but all the modules they need."""
-    upstream = {"sglang", "flashinfer", "vllm", "liger_kernel"}
+    upstream = {"sglang", "flashinfer", "flash_attn", "vllm", "liger_kernel"}
     monkeypatch.setattr(unpacked, "is_installed", lambda module: module not in upstream)
     monkeypatch.setenv("HARNESS_PROVIDERS", str(tmp_path))
     monkeypatch.delenv(vllm.ENV_PATH, raising=False)
@@ -95,7 +96,7 @@ def test_modules_that_a_package_imports_are_asked_for(
 ) -> None:
     for package in (SGLANG, FLASHINFER, LIGER):
         unpack(package, tmp_path)
-    upstream = {"sglang", "flashinfer", "liger_kernel", absent}
+    upstream = {"sglang", "flashinfer", "flash_attn", "liger_kernel", absent}
     monkeypatch.setattr(unpacked, "is_installed", lambda module: module not in upstream)
     assert f"needs the Python modules {absent}: pip install them" in (provider.missing() or "")
 
@@ -134,7 +135,7 @@ def test_a_half_unpacked_package_does_not_count(tmp_path: Path) -> None:
 def test_asking_imports_nothing_of_theirs() -> None:
     script = (
         "import sys\n"
-        "from candidates._providers import flashinfer, liger, sglang, vllm\n"
+        "from candidates._providers import flash_attn, flashinfer, liger, sglang, vllm\n"
         "for module in (flashinfer, liger, sglang, vllm): module.PROVIDER.missing(), module.PROVIDER.version()\n"
         "print(sorted({'sglang', 'flashinfer', 'vllm', 'liger_kernel', 'msgspec', 'tvm_ffi'} & set(sys.modules)))\n"
     )
