@@ -5,6 +5,7 @@ from torch import Tensor
 from candidates._providers.guards import all_of, on_gpu, row_elements_at_most
 from candidates.layernorm.launch import WIDEST, layernorm, modulated_layernorm
 from candidates.layernorm.launch_exact import exact_layernorm, exact_modulated_layernorm, why_not_exact
+from candidates.layernorm.op import fake
 from harness.op import INHOUSE, Device, candidate
 from harness.schema.case import Case
 from harness.schema.vocabulary import Contract, Kind
@@ -48,6 +49,12 @@ def triton_layernorm_exact(x: Tensor, weight: Tensor | None, bias: Tensor | None
     return exact_layernorm(x, weight, bias, eps)
 
 
+def _modulate_fake(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, scale: Tensor, shift: Tensor
+) -> Tensor:
+    return fake(x, weight, bias, eps)
+
+
 @candidate(
     op="layernorm",
     kind=Kind.TRITON,
@@ -56,6 +63,7 @@ def triton_layernorm_exact(x: Tensor, weight: Tensor | None, bias: Tensor | None
     contract=Contract.TOLERANCE,
     guard=all_of(row_elements_at_most(WIDEST), no_affine),
     context="modulate",
+    fake=_modulate_fake,
 )
 def triton_layernorm_modulate(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, scale: Tensor, shift: Tensor
@@ -72,6 +80,7 @@ def triton_layernorm_modulate(
     contract=Contract.BIT_EXACT,
     guard=all_of(torch_cuda_order, no_affine),
     context="modulate",
+    fake=_modulate_fake,
 )
 def triton_layernorm_modulate_exact(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, scale: Tensor, shift: Tensor
