@@ -1,71 +1,66 @@
-"""RMSNorm's call sites: the norms of diffusion transformers that are `torch.nn.RMSNorm` modules."""
+"""RMSNorm's call sites: the norms of diffusion transformers and of Qwen3-Omni's text models, found by their class.
+
+Four classes, three formulas: torch's; diffusers' and transformers', which round before the weight; and diffusers'
+without a weight, in the blocks of LTX-Video.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from candidates.rmsnorm import op
+from candidates.rmsnorm.rounding import ONCE
+from candidates.rmsnorm.wiring_norms import WiredRMSNorm, described, norms_of
 from harness.op import Impl
-from harness.wiring import Described, Site, Wiring, replaced
+from harness.wiring import Site, Wiring, replaced
 
 
-def native(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """As `torch.nn.RMSNorm` computes it."""
-    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+def native(x: Tensor, weight: Tensor | None, eps: float, rounding: str = ONCE) -> Tensor:
+    """As the model's class computes it: only `torch.nn.RMSNorm` rounds once after a weight."""
+    if weight is not None and rounding == ONCE:
+        return F.rms_norm(x, (x.shape[-1],), weight, eps)
+    return op.native(x, weight, eps, rounding)
 
 
-def nothing(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+def nothing(x: Tensor, weight: Tensor | None, eps: float, rounding: str = ONCE) -> Tensor:
     """x itself."""
     return x
 
 
-class WiredRMSNorm(nn.Module):
-    """Stands in a norm's place on the norm's own weight."""
-
-    def __init__(self, norm: nn.RMSNorm, implementation: Impl) -> None:
-        super().__init__()
-        self.weight = norm.weight
-        self.eps = norm.eps
-        self.implementation = implementation
-
-    def forward(self, x: Tensor) -> Any:
-        """x (..., D)."""
-        eps = torch.finfo(x.dtype).eps if self.eps is None else self.eps
-        return self.implementation(x=x, weight=self.weight, eps=eps)
-
-
-def _norms(model: nn.Module) -> dict[str, nn.RMSNorm]:
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if type(module) is nn.RMSNorm and module.weight is not None
-    }
-
-
 def sites(model: nn.Module) -> tuple[Site, ...]:
-    """Every `torch.nn.RMSNorm` with a weight."""
-    return tuple(Site(name) for name in _norms(model))
+    """Every RMSNorm."""
+    return tuple(Site(name) for name in norms_of(model))
 
 
 @contextmanager
 def apply(model: nn.Module, implementation: Impl) -> Iterator[None]:
     """Put a module in each norm's place."""
     with ExitStack() as stack:
-        for name, norm in _norms(model).items():
+        for name, norm in norms_of(model).items():
             parent, _, child = name.rpartition(".")
             stack.enter_context(replaced(model.get_submodule(parent), child, WiredRMSNorm(norm, implementation)))
         yield
 
 
-def described(x: Tensor, weight: Tensor, eps: float) -> Described:
-    """As the manifest names it."""
-    names = {2: ("T", "D"), 3: ("B", "S", "D"), 4: ("B", "S", "H", "D")}[x.ndim]
-    return dict(zip(names, x.shape, strict=True)), {"eps": eps}
-
-
+_TORCH = {"torch.nn:RMSNorm.forward": "624d70ec04d54553"}
+_DIFFUSERS = {"diffusers.models.normalization:RMSNorm.forward": "ab9075d036873ac9"}
+_MODELING = "transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe"
+_OMNI = {
+    f"{_MODELING}:Qwen3OmniMoeThinkerTextRMSNorm.forward": "790fa612e4fa57ac",
+    f"{_MODELING}:Qwen3OmniMoeTextRMSNorm.forward": "790fa612e4fa57ac",
+}
+_FUSED, _CHAIN = r"rms_norm", r"rsqrt"
+_FAMILIES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
+    "wan": (_TORCH, (_FUSED,)),
+    "flux": (_TORCH, (_FUSED,)),
+    "ltx_video": (_TORCH | _DIFFUSERS, (_FUSED, _CHAIN)),
+    "qwen_image": (_DIFFUSERS, (_CHAIN,)),
+    "z_image": (_DIFFUSERS, (_CHAIN,)),
+    "qwen3_omni_thinker": (_OMNI, (_CHAIN,)),
+    "qwen3_omni_talker": (_OMNI, (_CHAIN,)),
+}
 WIRINGS = tuple(
     Wiring(
         op="rmsnorm",
@@ -75,8 +70,8 @@ WIRINGS = tuple(
         sites=sites,
         apply=apply,
         described=described,
-        native_calls=(r"rms_norm",),
-        pinned={},
+        native_calls=native_calls,
+        pinned=pinned,
     )
-    for family in ("wan", "flux", "ltx_video")
+    for family, (pinned, native_calls) in _FAMILIES.items()
 )
