@@ -43,7 +43,7 @@ RIGHT: dict[str, Any] = {
         ({"provider": Provider("my.lib", lambda: None, lambda: None)}, "provider=... must be a Provider whose id is"),
         ({"run": None}, "run=... must be a function"),
     ],
-    ids=str,
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_declarations_that_cannot_be_right(wrong: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=r"^candidate '.*' for toy: ") as raised:
