@@ -81,6 +81,13 @@ def _() -> None:
     _forgive("_why_invalid", "A/A failed")
 
 
+@off("verdict_aa_allowance")
+def _() -> None:
+    from harness.verdict import compare
+
+    everywhere(compare.allowance_log_pct, lambda of: 0.0)
+
+
 @off("verdict_lottery")
 def _() -> None:
     from harness.schema.vocabulary import Role

@@ -244,4 +244,5 @@ def _aa(one: Comparison) -> str:
     said = "; ".join(
         f"{names[arm.role]} {text.log_span(arm.effect_log_pct)}, {arm.outcome}" for arm in timed if arm.effect_log_pct
     )
-    return f"A/A: {said}" + (f"; {one.lottery}" if one.lottery else "")
+    allowed = f"; every interval here is widened by {one.allowance_log_pct:.2f} %" if one.allowance_log_pct else ""
+    return f"A/A: {said}{allowed}" + (f"; {one.lottery}" if one.lottery else "")

@@ -108,6 +108,8 @@ class Comparison(Record):
     """The arm that candidates are judged against: the baseline, or its twin where that compile came out faster."""
     lottery: str = ""
     """How far the baseline's two compiles lie apart, where they do not tie; empty where they do."""
+    allowance_log_pct: float = 0.0
+    """How far the same code was from itself, where it did not tie: every interval is widened by so much."""
     stale: tuple[str, ...]
     """What has changed since, one reason each: sources or package versions."""
     case_changed: bool

@@ -22,6 +22,8 @@ class CaseEffect:
     """Calls per step of the model."""
     effect: Interval
     """Log-ratio of baseline over candidate, log-percent."""
+    allowance_log_pct: float = 0.0
+    """Bound on its systematic error: how far the same code was from itself in that measurement."""
 
 
 def weighted_log_ratio(cases: Sequence[CaseEffect], confidence: float = 0.95) -> Interval:
@@ -49,6 +51,15 @@ def weighted_log_ratio(cases: Sequence[CaseEffect], confidence: float = 0.95) ->
     df_total = variance**2 / float((parts**2 / df).sum())
     half_width = float(stats.t.isf((1 - confidence) / 2, df_total)) * math.sqrt(variance)
     return Interval(estimate, estimate - half_width, estimate + half_width, math.sqrt(variance), df_total)
+
+
+def weighted_allowance(cases: Sequence[CaseEffect]) -> float:
+    """Bound on the systematic error of `weighted_log_ratio`: the cases' own, by their shares of the candidate's time.
+
+    They are added up as if all had one sign: nothing says that they cancel.
+    """
+    times = [case.baseline_us * case.calls * math.exp(-case.effect.estimate / 100) for case in cases]
+    return sum(time * case.allowance_log_pct for time, case in zip(times, cases, strict=True)) / sum(times)
 
 
 def three_way(interval: Interval, band_pct: float = 1.0) -> Outcome:

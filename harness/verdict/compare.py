@@ -10,7 +10,7 @@ from harness.schema.measurement import ArmRecord, Measurement
 from harness.schema.verdict import ArmVerdict, Comparison, Evidence, Span
 from harness.schema.vocabulary import ArmStatus, Outcome, Role, RunStatus
 from harness.stats.combine import three_way
-from harness.stats.estimators import Interval, hl_interval
+from harness.stats.estimators import Interval, hl_interval, widened
 from harness.stats.units import FloatArray, log_ratios
 from harness.store import Stored
 
@@ -18,6 +18,8 @@ BAND_PCT = 1.0
 """TIE: the whole interval lies inside ±1 %."""
 MIN_BLOCKS = 8
 """Fewer leave the leader's choice and its confirmation with under four blocks each."""
+AA_LIMIT_LOG_PCT = 5.0
+"""A same-code control farther from its baseline than this, by its interval, leaves nothing to compare with."""
 SHORTEST_US = 1e-6
 """No call takes less; what reads so was not timed."""
 MEMORY_MARGIN = 1.05
@@ -80,6 +82,7 @@ def compare(case: Case, stored: Stored, staleness: Staleness, passed_over: int) 
         invalid=invalid,
         reference=reference.id if reference else "",
         lottery=_lottery(of, times),
+        allowance_log_pct=allowance_log_pct(of),
         stale=staleness.reasons,
         case_changed=staleness.case_changed,
         passed_over=passed_over,
@@ -127,11 +130,31 @@ def _why_invalid(of: Measurement, times: dict[str, FloatArray]) -> str:
     for arm in (baseline, twin, control):
         if arm is not None and (problem := _why_untrusted(of, arm, times)):
             return f"{arm.id}: {problem}"
-    # Without the same-code control the twin has to stand for it.
+    # Without the same-code control the twin has to stand for it, and a twin's difference has no such bound.
     aa = _apart(times, baseline, control or twin)
-    if three_way(aa, BAND_PCT) is not Outcome.TIE:
-        return f"A/A failed: {(control or twin).role} {_said(aa)} is not inside ±{BAND_PCT:g} %"
-    return ""
+    if three_way(aa, BAND_PCT) is Outcome.TIE or (control is not None and _bound(aa) <= AA_LIMIT_LOG_PCT):
+        return ""
+    limit = AA_LIMIT_LOG_PCT if control is not None else BAND_PCT
+    return f"A/A failed: {(control or twin).role} {_said(aa)} is not inside ±{limit:g} %"
+
+
+def allowance_log_pct(of: Measurement) -> float:
+    """Bound on the systematic error of a measurement, log-percent: 0 where the same code tied with itself.
+
+    Where it did not (two captures of one program differ by where their outputs lie, a few percent for kernels of a few
+    µs), no difference of that size can be told from nothing: every interval is widened by the far end of the A/A's.
+    """
+    times = _times(of)
+    by_role = {arm.role: arm for arm in of.arms if arm.id in times}
+    baseline, control = by_role.get(Role.BASELINE), by_role.get(Role.CONTROL)
+    if baseline is None or control is None:
+        return 0.0
+    aa = _apart(times, baseline, control)
+    return 0.0 if three_way(aa, BAND_PCT) is Outcome.TIE else _bound(aa)
+
+
+def _bound(aa: Interval) -> float:
+    return max(abs(aa.lower), abs(aa.upper))
 
 
 def _apart(times: dict[str, FloatArray], baseline: ArmRecord, other: ArmRecord) -> Interval:
@@ -224,7 +247,8 @@ def _judge(
         return said.model_copy(update={"reason": _why_untrusted(of, arm, times) or invalid})
     against = reference.id if arm.role is Role.CANDIDATE else _baseline_id(of, times) or reference.id
     d = log_ratios(times[against], times[arm.id])
-    effect = hl_interval(d)
+    own = hl_interval(d)
+    effect = widened(own, allowance_log_pct(of)) if arm.role is Role.CANDIDATE else own
     time_us = time_span(times[arm.id])
     rivals = [
         other.id
@@ -236,7 +260,7 @@ def _judge(
         update={
             "outcome": Outcome.INVALID if reason else three_way(effect, BAND_PCT),
             "reason": reason,
-            "notes": (*_notes(d, effect), *_overlap(arm, time_us.estimate, reference)),
+            "notes": (*_notes(d, own), *_overlap(arm, time_us.estimate, reference)),
             "time_us": time_us,
             "effect_log_pct": span(effect),
             "ratio": ratio_span(effect),

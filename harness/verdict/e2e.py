@@ -31,8 +31,8 @@ _AA_SE_LIMIT_LOG_PCT = 0.30
 """Noise of an A/A process above which a bias would not show, on cells of few pairs."""
 _SETTINGS = RuleSettings()
 _COMPARED = (ModelRole.CANDIDATE, ModelRole.POSITIVE)
-Key = tuple[str, str, str, str, str]
-"""Op, workload, component, device key and UUID."""
+Key = tuple[str, str, str, str, str, str]
+"""Op, workload, component, device key and UUID, and the context of the wiring or ""."""
 
 
 def judge_cells(
@@ -47,7 +47,7 @@ def judge_cells(
         of = one.record
         if of.workload in workloads:
             device = of.environment.device
-            key = (of.op, of.workload, of.component.id, device.key, device.uuid)
+            key = (of.op, of.workload, of.component.id, device.key, device.uuid, of.context or "")
             sequences.setdefault(key, {}).setdefault(of.sequence, []).append(one)
     chosen = {key: max(by_id.values(), key=_rank) for key, by_id in sorted(sequences.items())}
     times = {
@@ -162,6 +162,7 @@ def _judge(
     compositions, unmeasured = _compositions(cell, workload, key[2], leader, static, dynamic, times, card)
     return CellVerdict(
         op=key[0],
+        context=key[5] or None,
         workload=key[1],
         title=workload.title,
         component=key[2],

@@ -11,10 +11,18 @@ from harness.schema.manifest import Manifest
 from harness.schema.measurement import ArmRecord, Measurement
 from harness.schema.verdict import ArmVerdict, CandidateVerdict, Comparison, StepVerdict
 from harness.schema.vocabulary import ArmStatus, Kind, Outcome
-from harness.stats.combine import CaseEffect, three_way, weighted_log_ratio
-from harness.stats.estimators import Interval, hl_interval
+from harness.stats.combine import CaseEffect, three_way, weighted_allowance, weighted_log_ratio
+from harness.stats.estimators import Interval, hl_interval, widened
 from harness.stats.units import log_percent, log_ratios
-from harness.verdict.compare import BAND_PCT, block_times_us, ratio_span, reference_arm, span, time_span
+from harness.verdict.compare import (
+    BAND_PCT,
+    allowance_log_pct,
+    block_times_us,
+    ratio_span,
+    reference_arm,
+    span,
+    time_span,
+)
 
 COMPETING = (Kind.REWRITE, Kind.TRITON, Kind.CUDA)
 """Kinds that can lead: eager native and the baseline's own formula are yardsticks."""
@@ -46,7 +54,8 @@ class _Part:
         effect = AS_BASELINE
         if self.arm is not None:
             effect = hl_interval(log_ratios(base_us, block_times_us(self.arm)[blocks]))
-        return CaseEffect(time_span(base_us).estimate, self.calls, effect)
+        allowance = allowance_log_pct(self.measurement) if self.arm is not None else 0.0
+        return CaseEffect(time_span(base_us).estimate, self.calls, effect, allowance)
 
 
 def _effects(parts: Sequence[_Part], blocks: slice) -> list[CaseEffect]:
@@ -57,6 +66,13 @@ def _effects(parts: Sequence[_Part], blocks: slice) -> list[CaseEffect]:
         calls = part.calls + (same.calls if same else 0)
         merged[id(part.measurement)] = _Part(calls, part.measurement, part.arm)
     return [part.effect(blocks) for part in merged.values()]
+
+
+def _weighted(parts: Sequence[_Part], blocks: slice) -> tuple[Interval, float]:
+    """The step's log-ratio, widened by what its cases' A/A controls leave open, and that allowance."""
+    effects = _effects(parts, blocks)
+    allowance = weighted_allowance(effects)
+    return widened(weighted_log_ratio(effects), allowance), allowance
 
 
 ALL, EVEN, ODD = slice(None), slice(0, None, 2), slice(1, None, 2)
@@ -140,7 +156,7 @@ def _judge_candidate(
     if reason:
         return verdict, []
     effects = _effects(parts, ALL)
-    weighted = weighted_log_ratio(effects)
+    weighted, _ = _weighted(parts, ALL)
     alike = [part.effect(ALL).effect.estimate for part in parts]
     step_us = sum(effect.baseline_us * effect.calls for effect in effects)
     figures = {
@@ -157,7 +173,8 @@ def _judge_candidate(
 def _with_leader(common: StepVerdict, running: Mapping[str, Sequence[_Part]]) -> StepVerdict:
     chosen_on = {name: weighted_log_ratio(_effects(parts, EVEN)) for name, parts in running.items()}
     leader = max(chosen_on, key=lambda name: chosen_on[name].estimate)
-    confirmed = weighted_log_ratio(_effects(running[leader], ODD))
+    confirmed, allowance = _weighted(running[leader], ODD)
+    beyond = confirmed.estimate - allowance - log_percent(BAND_PCT)
     outcome = three_way(confirmed, BAND_PCT)
     absent = [c for c in common.candidates if c.kind in COMPETING and c.waiting]
     reason = ""
@@ -169,7 +186,7 @@ def _with_leader(common: StepVerdict, running: Mapping[str, Sequence[_Part]]) ->
         update={
             "leader": leader,
             "leader_ratio": ratio_span(confirmed),
-            "p_faster": float(stats.t.sf((confirmed.estimate - log_percent(BAND_PCT)) / confirmed.se, confirmed.df)),
+            "p_faster": float(stats.t.sf(beyond / confirmed.se, confirmed.df)),
             "outcome": outcome,
             "reason": reason,
             "settled": not reason,

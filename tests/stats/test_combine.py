@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from harness.schema.vocabulary import Outcome
 from harness.stats import BAR_LOG_PCT, CaseEffect, Interval, holm, log_percent, three_way, weighted_log_ratio
+from harness.stats.combine import weighted_allowance
+from harness.stats.estimators import widened
 
 limit = st.floats(-20, 20, allow_nan=False)
 
@@ -152,3 +154,17 @@ def test_holm_keeps_the_joint_error_rate() -> None:
     wrong = np.mean([any(holm(list(row))) for row in p])
     assert wrong == pytest.approx(0.025, abs=0.008)
     assert np.mean((p <= 0.025).any(axis=1)) > 0.2
+
+
+def test_allowances_add_up_by_share_of_time_whatever_their_signs() -> None:
+    cases = [
+        CaseEffect(10.0, 3, effect(0.0, 0.1, 9), allowance_log_pct=2.0),
+        CaseEffect(70.0, 1, effect(0.0, 0.1, 9)),
+    ]
+    assert weighted_allowance(cases) == pytest.approx(0.6)
+    half_the_time = [CaseEffect(60.0, 1, effect(100 * math.log(2), 0.1, 9), allowance_log_pct=2.0), cases[1]]
+    assert weighted_allowance(half_the_time) == pytest.approx(2.0 * 30 / 100)
+    wide = widened(effect(1.0, 0.1, 9), 0.6)
+    assert (wide.estimate, wide.se) == (1.0, 0.1)
+    assert wide.upper - effect(1.0, 0.1, 9).upper == pytest.approx(0.6)
+    assert effect(1.0, 0.1, 9).lower - wide.lower == pytest.approx(0.6)

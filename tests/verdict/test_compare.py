@@ -103,8 +103,36 @@ def test_nothing_is_judged_when_the_twin_is_no_tie(twin_speedup: float, noise_pe
 
 @pytest.mark.defence("verdict_aa")
 def test_nothing_is_judged_when_the_same_code_is_no_tie() -> None:
-    of = measurement({"inhouse.k": Arm(1.5)}, control_speedup=1.02)
+    of = measurement({"inhouse.k": Arm(1.5)}, control_speedup=1.07)
     assert arm(of).reason.startswith("A/A failed: control ")
+    assert "not inside ±5 %" in arm(of).reason
+
+
+@pytest.mark.defence("verdict_aa_allowance")
+@pytest.mark.parametrize(
+    ("control_speedup", "speedup", "outcome"),
+    [
+        (1.02, 1.5, Outcome.FASTER),
+        (1.02, 1.025, Outcome.INCONCLUSIVE),
+        (0.98, 1.025, Outcome.INCONCLUSIVE),
+        (1.02, 0.975, Outcome.INCONCLUSIVE),
+        (1.02, 0.7, Outcome.SLOWER),
+        (1.0, 1.025, Outcome.FASTER),
+    ],
+)
+def test_what_the_same_code_differs_by_is_allowed_for(control_speedup: float, speedup: float, outcome: Outcome) -> None:
+    of = measurement({"inhouse.k": Arm(speedup)}, control_speedup=control_speedup, noise_percent=0.05)
+    found = judged(of)
+    assert found.invalid == ""
+    assert arm(of).outcome is outcome
+    assert arm(of).ratio is not None
+    assert arm(of).ratio.estimate == pytest.approx(speedup, rel=2e-3)
+    allowed = abs(100 * math.log(control_speedup))
+    assert found.allowance_log_pct == pytest.approx(allowed, abs=0.2)  # the far end of the control's interval
+    assert (found.allowance_log_pct == 0) == (control_speedup == 1.0)
+    assert arm(of).effect_log_pct is not None
+    width = arm(of).effect_log_pct.upper - arm(of).effect_log_pct.lower
+    assert width == pytest.approx(2 * found.allowance_log_pct, abs=0.4)
 
 
 @pytest.mark.defence("verdict_lottery")

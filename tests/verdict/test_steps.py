@@ -163,3 +163,19 @@ def test_cases_that_share_a_measurement_are_weighed_once_with_all_their_calls() 
     assert shared.ratio == single.ratio
     assert (shared.covered, shared.cases) == (2, 2)
     assert shared.baseline_step_us == pytest.approx(5 * (single.baseline_step_us or 0))
+
+
+def test_a_case_whose_same_code_differs_widens_the_step_by_its_share() -> None:
+    runs = [
+        measurement({"inhouse.k": Arm(1.2)}, of=case("a", calls=1), control_speedup=1.03, noise_percent=0.05),
+        measurement({"inhouse.k": Arm(1.2)}, of=case("b", calls=2), control_speedup=1.0, noise_percent=0.05),
+    ]
+    step = step_of(*runs)
+    (found,) = step.candidates
+    assert found.effect_log_pct is not None
+    assert found.outcome is Outcome.FASTER
+    width = found.effect_log_pct.upper - found.effect_log_pct.lower
+    assert width == pytest.approx(2 * 100 * math.log(1.03) / 3, rel=0.15)
+    near = [measurement({"inhouse.k": Arm(1.02)}, control_speedup=1.03, noise_percent=0.05)]
+    assert step_of(*near).outcome is Outcome.INCONCLUSIVE
+    assert (step_of(*near).p_faster or 0) > 0.5
