@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from candidates.rmsnorm import op
 from candidates.rmsnorm.rounding import ONCE
 from candidates.rmsnorm.wiring_norms import WiredRMSNorm, described, norms_of
+from candidates.rmsnorm.wiring_residual import wiring as residual_wiring
 from harness.op import Impl
 from harness.wiring import Site, Wiring, replaced
 
@@ -61,7 +62,17 @@ _FAMILIES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "qwen3_omni_thinker": (_OMNI, (_CHAIN,)),
     "qwen3_omni_talker": (_OMNI, (_CHAIN,)),
 }
-WIRINGS = tuple(
+_LAYERS = {
+    "qwen3_omni_thinker": {
+        f"{_MODELING}:Qwen3OmniMoeThinkerTextDecoderLayer.forward": "75d1d62e173e8c57",
+        f"{_MODELING}:Qwen3OmniMoeThinkerTextModel.forward": "acdd43d4e85d0ea5",
+    },
+    "qwen3_omni_talker": {
+        f"{_MODELING}:Qwen3OmniMoeTalkerDecoderLayer.forward": "75d1d62e173e8c57",
+        f"{_MODELING}:Qwen3OmniMoeTalkerModel.forward": "acdd43d4e85d0ea5",
+    },
+}
+_ALONE = tuple(
     Wiring(
         op="rmsnorm",
         family=family,
@@ -75,3 +86,4 @@ WIRINGS = tuple(
     )
     for family, (pinned, native_calls) in _FAMILIES.items()
 )
+WIRINGS = (*_ALONE, *(residual_wiring(family, _OMNI | pinned) for family, pinned in _LAYERS.items()))

@@ -14,7 +14,7 @@ from harness.measure.link import synchronize
 from harness.op import Impl, Op
 from harness.wiring import Wiring
 
-_opaque: dict[tuple[str, str], Impl] = {}
+_opaque: dict[tuple[str, str, str], Impl] = {}
 
 
 def opaque_native(op: Op, wiring: Wiring) -> Impl:
@@ -22,10 +22,10 @@ def opaque_native(op: Op, wiring: Wiring) -> Impl:
 
     Registered once per process, with the op's fake (or, in a context, native's own shapes).
     """
-    key = (op.id, wiring.family)
+    key = (op.id, wiring.context or "alone", wiring.family)
     if key not in _opaque:
         compiled = torch.compile(own_code(wiring.native, "opaque"), dynamic=False)
-        name = f"dit_harness::opaque_{op.id}_{wiring.family}"
+        name = f"dit_harness::opaque_{'_'.join(key)}"
         schema = torch.library.infer_schema(wiring.native, mutates_args=())
         custom = torch.library.custom_op(
             name, compiled, mutates_args=(), schema=schema, tags=(torch.Tag.flexible_layout,)

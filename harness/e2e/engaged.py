@@ -63,6 +63,7 @@ def disengaged(calls: CallsRecord, declined_calls: int) -> str:
     for pattern, before in calls.native_nodes_baseline.items():
         if not before:
             return f"native's {pattern!r} does not stand in the baseline's graphs: nothing proves that it was replaced"
-        if calls.native_nodes[pattern] >= before:
-            return f"native's {pattern!r} still stands {calls.native_nodes[pattern]} times in the compiled graphs"
+        now = calls.native_nodes[pattern]
+        if now * calls.graphs_baseline >= before * calls.graphs:
+            return f"native's {pattern!r} still stands {now} times in the compiled graphs"
     return ""

@@ -157,6 +157,7 @@ class CellProcess:
         times = {state.id: tuple(pairs) for state, pairs in zip(timed, blocks.times_ms, strict=True)}
         return ProcessRecord(
             op=job.op,
+            context=job.context,
             workload=job.workload,
             component=job.component,
             sequence=job.sequence,
@@ -345,6 +346,8 @@ class CellProcess:
                     kernels=counted(patterns, launches.kernels),
                     native_nodes=counted(self.wiring.native_calls, state.arm.log.nodes),
                     native_nodes_baseline=before,
+                    graphs=state.arm.log.graphs,
+                    graphs_baseline=baseline.log.graphs,
                     declined=state.calls.declined if state.calls is not None else {},
                 )
                 if candidate is not None and (reason := disengaged(state.calls, state.declined_calls)):

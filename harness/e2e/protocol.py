@@ -40,6 +40,8 @@ class CellJob(Message):
     op: str
     workload: str
     family: str
+    context: str | None = None
+    """Of the wiring: the op together with its neighbours, or alone."""
     config: Config
     """Of the model, the component's own over the workload's."""
     component: Component

@@ -169,6 +169,7 @@ class CellRunner:
             op=cell.op,
             workload=workload.workload,
             family=workload.family,
+            context=cell.wiring.context,
             config=config,
             component=component,
             device_type=self.device_type,
@@ -262,7 +263,7 @@ def _same(record: ProcessRecord, job: CellJob, hello: CellHello) -> bool:
     candidates = {arm.id for arm in record.arms if arm.role is ModelRole.CANDIDATE}
     ignored = {"git_sha", "device"}
     return (
-        record.workload == job.workload
+        (record.workload, record.context) == (job.workload, job.context)
         and record.component == job.component
         and candidates == set(job.candidates)
         and record.seed == job.settings.seed

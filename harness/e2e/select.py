@@ -21,7 +21,7 @@ COMPETING = (Kind.REWRITE, Kind.TRITON, Kind.CUDA)
 
 @dataclass(frozen=True)
 class Cell:
-    """One op in one component of one workload."""
+    """One op, alone or with the neighbours its wiring takes along, in one component of one workload."""
 
     op: str
     workload: Workload
@@ -31,7 +31,8 @@ class Cell:
     @property
     def name(self) -> str:
         """As on the command line and in reports."""
-        return f"{self.op} in {self.workload.workload}/{self.component.id}"
+        op = self.op if self.wiring.context is None else f"{self.op} ({self.wiring.context})"
+        return f"{op} in {self.workload.workload}/{self.component.id}"
 
 
 def cells_of(op: str, workloads: Mapping[str, Workload], models: Sequence[str]) -> tuple[Cell, ...]:
@@ -40,16 +41,17 @@ def cells_of(op: str, workloads: Mapping[str, Workload], models: Sequence[str]) 
     Without a glob the stand-ins (fewer layers) stand in for what they stand for. Raises UserError for a glob that
     matches nothing and for an op without wirings.
     """
-    wirings = {wiring.family: wiring for wiring in wirings_of(op)}
+    wirings = wirings_of(op)
     if not wirings:
         raise UserError(
             f"candidates/{op}/ has no wiring.py with WIRINGS: nothing says where {op} is called in a model."
         )
     cells = [
-        Cell(op, workload, component, wirings[workload.family])
+        Cell(op, workload, component, wiring)
         for workload in workloads.values()
-        if workload.family in wirings
         for component in workload.components
+        for wiring in wirings
+        if wiring.family == workload.family
     ]
     for pattern in models:
         if not any(_matches(cell, pattern) for cell in cells):

@@ -22,10 +22,14 @@ def wirings_of(op: str) -> tuple[Wiring, ...]:
     return found
 
 
-def wiring_for(op: str, family: str) -> Wiring:
-    """The wiring of an op in a family of models; raises UserError when there is none."""
+def wiring_for(op: str, family: str, context: str | None) -> Wiring:
+    """The wiring of an op, alone or in a context, in a family of models; raises UserError when there is none."""
     for wiring in wirings_of(op):
-        if wiring.family == family:
+        if (wiring.family, wiring.context) == (family, context):
             return wiring
-    known = ", ".join(wiring.family for wiring in wirings_of(op)) or "none"
-    raise UserError(f"candidates/{op}/wiring.py has no wiring for `{family}`; it has {known}.")
+    known = ", ".join(_name(wiring.family, wiring.context) for wiring in wirings_of(op)) or "none"
+    raise UserError(f"candidates/{op}/wiring.py has no wiring for `{_name(family, context)}`; it has {known}.")
+
+
+def _name(family: str, context: str | None) -> str:
+    return family if context is None else f"{family} ({context})"

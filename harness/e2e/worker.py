@@ -96,7 +96,7 @@ def serve(link: CellLink, started_s: float) -> None:
     process = CellProcess(
         job=job,
         op=entry.op,
-        wiring=wiring_for(job.op, job.family),
+        wiring=wiring_for(job.op, job.family, job.context),
         candidates=[candidate for candidate in entry.candidates if candidate.id in job.candidates],
         sources=entry.sources,
         device=device,

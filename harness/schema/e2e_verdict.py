@@ -101,6 +101,8 @@ class CellVerdict(Record):
     """One op in one component of one workload on one card."""
 
     op: str
+    context: str | None = None
+    """Of the wiring: the op together with its neighbours, or alone."""
     workload: str
     title: str
     component: str

@@ -53,6 +53,9 @@ class CallsRecord(Record):
     """Nodes of the compiled graphs that the native formula is made of, by pattern, in this arm."""
     native_nodes_baseline: dict[str, int] = Field(default_factory=dict)
     """The same in the baseline."""
+    graphs: int = 1
+    """Graphs that these nodes were counted in: a wiring that carries a residual has a first layer of its own."""
+    graphs_baseline: int = 1
     declined: dict[str, str] = Field(default_factory=dict)
     """Calls that the candidate's guard leaves to native: shape to reason."""
 
@@ -109,6 +112,8 @@ class ProcessRecord(Record):
     schema_version: Literal[1] = PROCESS_SCHEMA_VERSION
     stage: Literal["e2e"] = "e2e"
     op: str
+    context: str | None = None
+    """Of the wiring: the op together with its neighbours, or alone."""
     workload: str
     component: Component
     """As run: on a CPU its `rehearsal` twin's sizes."""
