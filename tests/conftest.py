@@ -1,10 +1,13 @@
-"""Skips GPU tests where there is none; runs under `tests.defences` with one defence switched off."""
+"""Spares the cores; skips GPU tests where there is none; runs under `tests.defences` with one defence switched off."""
 
 import os
 
 import pytest
 
+from tests.lean import be_lean
 from tests.switches import OFF_VARIABLE, switch_off
+
+be_lean()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -27,6 +27,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from tests.lean import be_lean
 from tests.switches import OFF, OFF_VARIABLE
 
 TESTS = Path(__file__).parent
@@ -126,6 +127,7 @@ def _stayed_green(nodes: Sequence[str], outcomes: Outcomes) -> list[str]:
 def main(names: list[str]) -> int:
     """Check the named defences, or all; the exit code."""
     console = Console()
+    be_lean()
     _load_what_forks_share()
     start = monotonic()
     ((_, (by_defence, _, output)),) = _forked([(None, ("--collect-only", str(TESTS)))])

@@ -50,7 +50,7 @@ MIN_LAUNCHES = 20
 LONG_SAMPLE_US = 5_000.0
 """A sample of launches this long in total needs no more of them: slow arms stop short of MIN_LAUNCHES."""
 COLD_FACTOR = 5
-MAX_LAUNCHES = 8_192
+MAX_SETS = {"cuda": 8_192, "cpu": 512}
 """Tiny cases would need more distinct sets than this to be cold; they are measured warm and say so."""
 MAX_COPIES_BYTES = {"cuda": 16 << 30, "cpu": 1 << 30}
 _FENCED_REPLAYS = 5
@@ -85,13 +85,13 @@ class Rotation:
 def plan_rotation(set_bytes: int, device: Device) -> Rotation:
     """Enough sets for 5 x L2 of distinct bytes, or one set and `warm` when that would take too many.
 
-    One set is enough where it alone is 5 x L2. Limits: MAX_LAUNCHES sets, MAX_COPIES_BYTES and a third of the memory.
+    One set is enough where it alone is 5 x L2. Limits: MAX_SETS, MAX_COPIES_BYTES and a third of the memory.
     """
     sets = math.ceil(COLD_FACTOR * device.l2_bytes / set_bytes)
     if sets > 1:
         sets += 1
     budget = min(MAX_COPIES_BYTES[device.type], device.memory_bytes // 3)
-    if sets > MAX_LAUNCHES or (sets > 1 and sets * set_bytes > budget):
+    if sets > MAX_SETS[device.type] or (sets > 1 and sets * set_bytes > budget):
         return Rotation(1, set_bytes, Cache.WARM)
     return Rotation(sets, set_bytes, Cache.COLD)
 

@@ -19,6 +19,8 @@ from harness.stats.orders import block_orders
 from harness.stats.units import FloatArray, log_ratios
 
 MIN_BLOCKS = 20
+REHEARSAL_BLOCKS = 10
+"""Least blocks on a CPU, whose times decide nothing."""
 MAX_BLOCKS = 100
 HALF_WIDTH_LOG_PCT = 0.5
 """Sampling stops once every interval against the baseline is at most this wide on either side."""

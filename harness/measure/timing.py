@@ -16,7 +16,7 @@ from harness.measure.engagement import PROFILED_CALLS, profiled
 from harness.measure.gate import ArmGate, Gate, storage_bytes, tensors_of
 from harness.measure.global_state import watched
 from harness.measure.link import Link, Phase, synchronize, touching
-from harness.measure.sampler import Budget, Samples, host_time_us, sample, warm_up
+from harness.measure.sampler import MIN_BLOCKS, REHEARSAL_BLOCKS, Budget, Samples, host_time_us, sample, warm_up
 from harness.op import Args, Device
 from harness.schema.vocabulary import ArmStatus, Cache, Method, Role
 
@@ -116,7 +116,8 @@ class TimedPart:
         alive = [state for state in self.states if state.alive and state.timed is not None]
         timed = [self._watched(state, state.timed) for state in alive if state.timed is not None]
         baseline = next(i for i, state in enumerate(alive) if state.arm.role is Role.BASELINE)
-        budget = Budget(budget_per_arm_s * len(alive))
+        least = MIN_BLOCKS if self.device.type == "cuda" else REHEARSAL_BLOCKS
+        budget = Budget(budget_per_arm_s * len(alive), min_blocks=least)
         if trial:
             budget = Budget(0.0, min_blocks=2, max_blocks=2)
         self.link.begin("", Phase.SAMPLE.label, Phase.SAMPLE.limit_s + budget.seconds)

@@ -13,8 +13,9 @@ from harness.measure.arms import Arm
 from harness.measure.clock import (
     COLD_FACTOR,
     MAX_COPIES_BYTES,
-    MAX_LAUNCHES,
+    MAX_SETS,
     ArmSets,
+    Rotation,
     WallClock,
     launches_for,
     plan_rotation,
@@ -43,7 +44,7 @@ def test_rotation_is_cold_and_affordable_or_says_warm(set_bytes: int, device: De
         assert set_bytes < COLD_FACTOR * device.l2_bytes
         return
     assert rotation.bytes >= COLD_FACTOR * device.l2_bytes
-    assert 1 <= rotation.sets <= MAX_LAUNCHES + 1
+    assert 1 <= rotation.sets <= MAX_SETS[device.type]
     if rotation.sets > 1:
         assert rotation.bytes <= min(MAX_COPIES_BYTES[device.type], device.memory_bytes // 3)
         assert (rotation.sets - 1) * set_bytes >= COLD_FACTOR * device.l2_bytes, "one more than enough"
@@ -65,7 +66,15 @@ def test_rotations_of_an_h200(set_bytes: int, sets: int, cache: Cache) -> None:
     assert (rotation.sets, rotation.cache) == (sets, cache)
 
 
-@given(call_us=st.floats(1e-3, 1e7), sets=st.integers(1, MAX_LAUNCHES))
+def test_rehearsal_of_a_tiny_case_is_warm_rather_than_long() -> None:
+    """A GPU queues 2,000 launches in one graph; a CPU pays each of them, in every sample of every arm."""
+    laptop = replace(H200, type="cpu", l2_bytes=2 << 20)
+    assert plan_rotation(21 << 10, laptop) == Rotation(489, 21 << 10, Cache.COLD)
+    assert plan_rotation(5 << 10, laptop) == Rotation(1, 5 << 10, Cache.WARM)
+    assert plan_rotation(5 << 10, replace(laptop, type="cuda")) == Rotation(2049, 5 << 10, Cache.COLD)
+
+
+@given(call_us=st.floats(1e-3, 1e7), sets=st.integers(1, MAX_SETS["cuda"]))
 def test_launches_fill_a_sample_with_whole_rotations(call_us: float, sets: int) -> None:
     launches = launches_for(call_us, sets)
     assert launches % sets == 0

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from candidates.rmsnorm.op import OP
-from harness.measure import timing
+from harness.measure import sampler, timing
 from harness.measure.arms import BASELINE_ID, CONTROL_ID, NATIVE_ID, TWIN_ID, Arm
 from harness.measure.clock import Timed, WallClock
 from harness.op import Args, Candidate
@@ -29,7 +29,7 @@ def refused(candidate: Candidate, status: ArmStatus, reason: str) -> None:
     arm = arm_of(of, candidate)
     assert (arm.status, reason in arm.reason) == (status, True), (arm.status, arm.reason)
     assert arm_of(of, evil.fine).status is ArmStatus.OK, arm_of(of, evil.fine).reason
-    assert len(arm_of(of, evil.fine).samples_us) == len(of.orders) >= 20
+    assert len(arm_of(of, evil.fine).samples_us) == len(of.orders) >= sampler.REHEARSAL_BLOCKS
     assert of.status is RunStatus.MEASURED, of.reason
 
 
