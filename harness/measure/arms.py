@@ -7,6 +7,7 @@ its recompile limit and its guards). Triton and CUDA candidates are registered a
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import types
 from collections.abc import Callable, Iterable
@@ -110,9 +111,17 @@ def registered_op(candidate: Candidate, op: Op) -> Impl:
 
 
 def _default_fake(candidate: Candidate, op: Op) -> Impl:
+    """Nothing returned in place; the op's fake; in a context, that between the neighbours themselves."""
     if candidate.returns:
         return lambda *args, **kwargs: None
-    return op.fake
+    if candidate.context is None:
+        return op.fake
+    composed, names = op.context(candidate.context).compose(op.fake), inspect.signature(candidate.run)
+
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        return composed(**names.bind(*args, **kwargs).arguments)
+
+    return fake
 
 
 def _implementation(candidate: Candidate, op: Op) -> Impl:

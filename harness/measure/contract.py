@@ -125,7 +125,7 @@ class ContractProbe:
         overload: Any = arm.call
         schema = overload._schema
         mine = copied_args(args)
-        ordered = tuple(mine[argument.name] for argument in schema.arguments)
+        ordered = tuple(mine.get(argument.name, argument.default_value) for argument in schema.arguments)
         results = torch.library.opcheck(
             overload, ordered, test_utils=("test_schema", "test_faketensor"), raise_exception=False
         )

@@ -24,9 +24,11 @@ _CONFIGS = ("torch._inductor.config", "torch._dynamo.config")
 _NEUTRAL = frozenset({"torch._inductor.config.compile_threads", "torch._inductor.config.worker_start_method"})
 """How many compile at once: torch sets it by itself, and no time depends on it."""
 _STEERS = re.compile(r"(TORCH|PYTORCH|INDUCTOR|TRITON|CUBLAS|CUDNN|CUDA_|NVIDIA_|OMP_|MKL_|KMP_|ONEDNN_|DNNL_)")
-_PLACE = re.compile(r"(PATH|DIR|HOME|ROOT|MANAGER|_ARCH_LIST|^CUDA_MODULE_LOADING)$")
-"""Environment variables that say where tools and caches lie or what is built; packages set them for themselves, and
-torch one as it starts CUDA."""
+_PLACE = re.compile(
+    r"(PATH|DIR|HOME|ROOT|MANAGER|_ARCH_LIST|^CUDA_MODULE_LOADING|^KMP_DUPLICATE_LIB_OK|^KMP_INIT_AT_FORK)$"
+)
+"""Environment variables that say where tools and caches lie or what is built; packages set them for themselves, torch
+one as it starts CUDA, and Inductor two of OpenMP's as it starts its compile workers."""
 _SHOWN = 3
 
 
