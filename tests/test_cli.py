@@ -331,7 +331,7 @@ def test_rows_that_break_are_told_and_the_rest_is_kept(tmp_path: Path) -> None:
     project(tmp_path, cases=1)
     done = harness(tmp_path, "bench", "toy", "--device", "cpu", "--seconds", "0.05", TOY_CRASHES="1")
     assert done.returncode == ExitCode.SOME_FAILED, done.stderr
-    assert "failed toy/t8: inhouse.crashing: CRASHED: in build: RuntimeError: no kernel image" in done.stderr
+    assert "failed toy/t8: inhouse.crashing: CRASHED: in contract: RuntimeError: no kernel image" in done.stderr
     (stored,) = Store(tmp_path / "results").load()
     assert "inhouse.flipped" in stored.measurement.timed_arms
 

@@ -340,8 +340,8 @@ def test_real_worker_survives_its_candidates(tmp_path: Path) -> None:
     assert of.status is RunStatus.MEASURED, of.reason
     found = evil_of(of)
     assert found["segv_in_gate"].startswith("CRASHED: in gate: killed by SIGSEGV")
-    assert found["raises"] == "CRASHED: in build: ValueError: boom"
-    assert found["out_of_memory"].startswith("OUT_OF_MEMORY: in build: ")
+    assert found["raises"] == "CRASHED: in contract: ValueError: boom"
+    assert found["out_of_memory"].startswith("OUT_OF_MEMORY: in contract: ")
     assert found["honest"].startswith("REHEARSED")
     assert found["honest_rewrite"] == "OK: "
     assert BASELINE in of.timed_arms
@@ -355,7 +355,7 @@ def test_real_worker_dies_in_other_ways(tmp_path: Path, death: str) -> None:
     (of,) = run(real(tmp_path, Task(case=ROOMY, context=None), EVIL_CRASHES=death, **limits))
     assert of.status is RunStatus.MEASURED, of.reason
     expected = {
-        "exits_in_build": "CRASHED: in build: exit code 0",
+        "exits_in_build": "CRASHED: in contract: exit code 0",
         "segv_in_timing": "CRASHED: in timing: killed by SIGSEGV",
         "hangs_in_timing": "TIMED_OUT: in timing: no sign of life within the time limit",
         "aborts_in_gate": "CRASHED: in gate: killed by SIGABRT",
