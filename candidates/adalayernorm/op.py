@@ -65,13 +65,16 @@ def _modulation_dtype(case: Case) -> torch.dtype | None:
 
 
 def inputs(case: Case, draw: Draw) -> Args:
-    """x in the case's layout; scale and shift about N(0, 1)."""
+    """x in the case's layout; scale and shift of the size they have in trained models, some tenths.
+
+    A larger shift would cancel large norms, whose rounding native does not share with anybody.
+    """
     scale, shift = _shapes(case)
     dtype = _modulation_dtype(case)
     return {
         "x": draw.activation("x", case.shape, case.layout),
-        "scale": draw.weight("scale", scale, dtype=dtype),
-        "shift": draw.weight("shift", shift, dtype=dtype),
+        "scale": draw.weight("scale", scale, scale=0.2, dtype=dtype),
+        "shift": draw.weight("shift", shift, scale=0.2, dtype=dtype),
         "eps": case.params["eps"],
         "formula": case.params["formula"],
     }
@@ -101,7 +104,7 @@ def check(case: Case) -> str | None:
 
 
 def _residual_inputs(case: Case, draw: Draw) -> Args:
-    gate = draw.weight("gate", _modulation_shape(case), dtype=_modulation_dtype(case))
+    gate = draw.weight("gate", _modulation_shape(case), scale=0.5, dtype=_modulation_dtype(case))
     return inputs(case, draw) | {"residual": draw.activation("residual", case.shape, case.layout), "gate": gate}
 
 

@@ -53,7 +53,10 @@ def check(case: Case) -> str | None:
 
 def _modulate_inputs(case: Case, draw: Draw) -> Args:
     modulation = (case.dims["B"], 1, case.dims["D"])
-    return inputs(case, draw) | {"scale": draw.weight("scale", modulation), "shift": draw.weight("shift", modulation)}
+    return inputs(case, draw) | {
+        "scale": draw.weight("scale", modulation, scale=0.2),
+        "shift": draw.weight("shift", modulation, scale=0.2),
+    }
 
 
 def _with_modulate(impl: Impl) -> Impl:
