@@ -10,6 +10,7 @@ from harness.report import text
 from harness.report.matrix import device_name, execution, software
 from harness.report.tables import (
     case_tables,
+    clock_summary,
     clock_table,
     context_table,
     gate_notes,
@@ -70,22 +71,35 @@ class Section:
     cases: tuple[CaseView, ...]
     contexts: str
     noticed: str
+    clock_summary: str
     clocks: str
     phases: str
 
 
 def render(row: RowVerdict) -> str:
     """The page of an op that was measured on some GPU."""
-    sections = [_section(row, card) for card in row.cards]
+    section, *others = row.cards
     seconds = sorted({str(value) for card in row.cards for value in card.settings.get("seconds_per_arm", ())})
     arguments = f" ARGS='--seconds {seconds[0]}'" if len(seconds) == 1 else ""
     return _TEMPLATES.get_template("page.md.j2").render(
         row=row,
-        sections=sections,
+        section=_section(row, section),
+        others=[_other(row, card) for card in others],
         outcomes=text.OUTCOMES,
         arguments=arguments,
         clocks=(100 * CLOCKS_AGREE_SHARE, CLOCKS_AGREE_US, CLOCKS_GAP_US),
     )
+
+
+def _other(row: RowVerdict, card: CardVerdict) -> str:
+    """A card that does not decide the row, in a line; its figures are in `verdicts.json`."""
+    stale = " Stale: " + "; ".join(_stale(card)) + "." if _stale(card) else ""
+    file = card.comparisons[0].evidence.file
+    return f"{text.plain(conclusion(row, card) + stale)} ({text.link('evidence', f'../results/{file}')})"
+
+
+def _stale(card: CardVerdict) -> list[str]:
+    return sorted({reason for one in card.comparisons for reason in one.stale})
 
 
 def conclusion(row: RowVerdict, card: CardVerdict) -> str:
@@ -112,11 +126,10 @@ def _beats(row: RowVerdict, step: StepVerdict) -> str:
 
 def _section(row: RowVerdict, card: CardVerdict) -> Section:
     alone = [one for one in card.comparisons if one.context is None]
-    stale = sorted({reason for one in card.comparisons for reason in one.stale})
     return Section(
         device=device_name(card, row),
         conclusion=conclusion(row, card),
-        stale="; ".join(stale),
+        stale="; ".join(_stale(card)),
         platform=_platform(card),
         steps=tuple(_step(step) for step in card.steps),
         picture=f"{row.op}.png",
@@ -124,6 +137,7 @@ def _section(row: RowVerdict, card: CardVerdict) -> Section:
         cases=tuple(_case(one) for one in card.comparisons),
         contexts=context_table(card.comparisons),
         noticed=gate_notes(card.comparisons),
+        clock_summary=clock_summary(card),
         clocks=clock_table(card),
         phases=phase_table(card.comparisons),
     )

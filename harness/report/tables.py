@@ -308,14 +308,19 @@ def context_flag(alone: ArmVerdict | None, within: ArmVerdict) -> str:
     )
 
 
-def clock_table(card: CardVerdict) -> str:
-    """Our times beside those of other clocks that read the same callables in the same run."""
+def clock_summary(card: CardVerdict) -> str:
+    """How far other clocks agree that read the same callables in the same run."""
     if card.profiler_agreement is None and card.do_bench_agreement is None:
         return "These measurements were made without cross-checks."
     said = [
         _agreement("CUPTI through the torch profiler", card.profiler_agreement),
         _agreement("`triton.testing.do_bench`", card.do_bench_agreement),
     ]
+    return "\n\n".join(filter(None, said))
+
+
+def clock_table(card: CardVerdict) -> str:
+    """Our times beside those of other clocks; empty without cross-checks."""
     rows = [
         (
             code(one.case.id + (f" in {one.context}" if one.context else "")),
@@ -334,7 +339,7 @@ def clock_table(card: CardVerdict) -> str:
     headers = (
         "case", "arm", "our µs", "CUPTI µs", "do_bench µs", "ours / CUPTI", "ours / do_bench", "agrees with CUPTI",
     )  # fmt: skip
-    return "\n\n".join([*filter(None, said), table(headers, rows, right=range(2, 7))])
+    return table(headers, rows, right=range(2, 7)) if rows else ""
 
 
 def _agreement(clock: str, found: Agreement | None) -> str:

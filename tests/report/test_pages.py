@@ -193,11 +193,14 @@ def test_measurements_without_cross_checks_say_so() -> None:
     assert "These measurements were made without cross-checks." in page_of(of.model_copy(update={"arms": arms}))
 
 
-def test_two_cards_have_a_section_each_under_their_uuid() -> None:
+def test_a_card_that_does_not_decide_is_told_in_a_line_under_its_uuid() -> None:
     other = environment(H200.model_copy(update={"uuid": "GPU-2"}))
     made = page_of(measurement({"inhouse.k": Arm(1.5)}), measurement({"inhouse.k": Arm(0.9)}, env=other))
     assert "## NVIDIA H200 (card GPU-11111111-2222-3333-4444-555555555555)" in made
-    assert "## NVIDIA H200 (card GPU-2)" in made
+    assert "## NVIDIA H200 (card GPU-2)" not in made
+    (line,) = [line for line in made.splitlines() if "card GPU-2" in line]
+    assert line.startswith("- On NVIDIA H200 (card GPU-2), no candidate is faster")
+    assert "[evidence](../results/" in line
 
 
 def test_dims_from_memory_are_said_to_be_left_out() -> None:
