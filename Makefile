@@ -1,6 +1,7 @@
 # Everything a newcomer types. `make help` lists it; options are variables on the command line or in the environment.
 
 OP ?= groupnorm_silu
+MODEL ?=
 ARGS ?=
 PYTEST_ARGS ?=
 PIP_ARGS ?=
@@ -9,7 +10,7 @@ PLATFORM ?= manylinux_2_28_x86_64
 PACKAGES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: bench test test-full test-defences calibrate verify lint providers wheelhouse help preflight
+.PHONY: bench e2e test test-full test-defences calibrate verify lint providers wheelhouse help preflight
 
 comma := ,
 
@@ -31,6 +32,9 @@ PLAIN := $(or $(PYTHON),$(wildcard .venv/bin/python),$(BASE_PYTHON),python3)
 
 bench: $(READY)  ## measure OP from manifest to verdict (ARGS: options of `harness bench`)
 	$(RUN) -m harness bench $(OP) $(ARGS)
+
+e2e: $(READY)  ## wire OP into real models and decide (MODEL: a glob; ARGS: options of `harness e2e`)
+	$(RUN) -m harness e2e $(OP) $(if $(MODEL),--model '$(MODEL)') $(ARGS)
 
 test: $(READY)  ## the test suite, no GPU needed
 	$(RUN) -m pytest -q -m "not slow" $(PYTEST_ARGS)

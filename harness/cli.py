@@ -200,6 +200,57 @@ def _print_problems(problems: Iterable[str]) -> None:
         err.print(f"[yellow]problem[/] {escape(problem)}", highlight=False, soft_wrap=True)
 
 
+@app.command()
+def e2e(
+    ops: Annotated[list[str], typer.Argument(help="ops to measure in real models")],
+    model: Annotated[
+        list[str] | None, typer.Option(help="only workloads, or workload/component, that match this glob")
+    ] = None,
+    device: Annotated[DeviceChoice, typer.Option(help="auto: cuda where there is one")] = DeviceChoice.AUTO,
+    budget: Annotated[float, typer.Option(help="seconds a cell may take", min=10, max=36_000)] = 300.0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="start the sequences over")] = False,
+    arm: Annotated[
+        list[str] | None, typer.Option(help="candidate id, instead of the leader of each kind by the µbench")
+    ] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="folder with real weights; random ones without it")] = None,
+    slowdown: Annotated[
+        float, typer.Option(help="percent; adds a baseline slowed by so much, which the rule must find", min=0, max=50)
+    ] = 0.0,
+    candidates: Annotated[list[str] | None, typer.Option(help="module or .py file with more candidates")] = None,
+) -> None:
+    """Wire candidates into real models, append to results/, refresh reports/. Resumes where the last run stopped."""
+    from harness.e2e.command import Request, run
+    from harness.e2e.protocol import CellSettings
+    from harness.survey import survey
+
+    root, extra = project_root(), tuple(candidates or ())
+    for op in ops:
+        _manifest(op)
+    found = survey(root, tuple(ops), extra)
+    if problems := [*(line for op in ops for line in found.of(op).manifest), *found.problems]:
+        raise UserError("\n".join(problems))
+    request = Request(
+        ops=tuple(ops),
+        models=tuple(model or ()),
+        device_type=_device_type(device, found.device_type),
+        settings=CellSettings(budget_s=budget, slowdown_pct=slowdown),
+        fresh=fresh,
+        arms=tuple(arm or ()),
+        checkpoint=checkpoint,
+        extra=extra,
+        broken=found.broken,
+    )
+    try:
+        failures = run(request, root, out, err)
+    except KeyboardInterrupt:
+        err.print("interrupted: the processes that finished are in results/; the same command goes on from there")
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
+    for failure in failures:
+        err.print(f"[red]failed[/] {escape(failure)}", highlight=False)
+    if failures:
+        raise typer.Exit(ExitCode.SOME_FAILED)
+
+
 def _device_type(choice: DeviceChoice, here: Literal["cuda", "cpu"]) -> Literal["cuda", "cpu"]:
     if choice is DeviceChoice.CUDA and here != "cuda":
         raise UserError("--device cuda: torch sees no NVIDIA GPU here; use --device cpu for the rehearsal.")

@@ -97,10 +97,14 @@ def seen_calls(
 class Shadow:
     """Calls native and a candidate side by side in an eager run and judges each call by the gate's element rule."""
 
-    def __init__(self, wiring: Wiring, candidate: Candidate, implementation: Impl, tolerance: Tolerance) -> None:
+    def __init__(
+        self, wiring: Wiring, candidate: Candidate, implementation: Impl, tolerance: Tolerance, granted_ulp: int
+    ) -> None:
         self.wiring = wiring
         self.candidate = candidate
         self.implementation = implementation
+        self.granted_ulp = granted_ulp
+        """What Triton's interpreter needs: it truncates to 16-bit types where the hardware rounds."""
         self.comparison = Comparison(atol=tolerance.atol, rtol=tolerance.rtol)
         self.calls = 0
         self.reason = ""
@@ -130,11 +134,11 @@ class Shadow:
         oracle = as_tuple(self.wiring.native(**upcast))
         here = Comparison(atol=self.comparison.atol, rtol=self.comparison.rtol)
         for one, native, true in zip(got, expected, oracle, strict=True):
-            here.add(one, native, true.double(), against_native=True, extra_ulp=0)
-            self.comparison.add(one, native, true.double(), against_native=True, extra_ulp=0)
+            here.add(one, native, true.double(), against_native=True, extra_ulp=self.granted_ulp)
+            self.comparison.add(one, native, true.double(), against_native=True, extra_ulp=self.granted_ulp)
         if self.candidate.contract is Contract.BIT_EXACT and not here.bit_exact:
             return f"call {self.calls}: claims bit_exact, but {here.max_ulp} ULP from the model's own"
-        reason = here.verdict(0)
+        reason = here.verdict(self.granted_ulp)
         return f"call {self.calls}: {reason}" if reason else ""
 
     def _mutated(self, given: Args, before: dict[str, str]) -> str:

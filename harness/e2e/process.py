@@ -256,7 +256,10 @@ class CellProcess:
             if state.candidate is None or state.implementation is None or not state.alive:
                 continue
             with self._touching(state, "checking every call"):
-                shadow = Shadow(self.wiring, state.candidate, state.implementation, self.job.tolerance)
+                interpreted = self.device.type == "cpu" and state.kind is Kind.TRITON
+                shadow = Shadow(
+                    self.wiring, state.candidate, state.implementation, self.job.tolerance, int(interpreted)
+                )
                 state.shadow = shadow
                 with self.wiring.apply(model, shadow):
                     self.family.run(model, inputs)
@@ -266,6 +269,8 @@ class CellProcess:
     def _compile(self, states: list[State], model: nn.Module, inputs: dict[str, Any]) -> None:
         """Build and first run of every arm; odd processes build them the other way round."""
         for state in states if self.job.process % 2 == 0 else reversed(states):
+            if self.device.type == "cpu" and state.kind is Kind.TRITON:
+                state.fail(ArmStatus.REHEARSED, "checked call by call in Triton's interpreter; never timed")
             if not state.alive:
                 continue
             with self._touching(state, "compiling"):

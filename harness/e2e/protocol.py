@@ -59,6 +59,8 @@ class CellJob(Message):
     """Folder of a local checkpoint."""
     settings: CellSettings
     extra: tuple[str, ...] = ()
+    broken: dict[str, str] = Field(default_factory=dict)
+    """What must not be imported, with why."""
 
 
 class CellHello(Message):

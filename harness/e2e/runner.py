@@ -64,6 +64,7 @@ class CellRunner:
         progress: Progress,
         *,
         extra: tuple[str, ...] = (),
+        broken: Mapping[str, str] | None = None,
         checkpoint: str | None = None,
         probe: Callable[[str, str], Probe] = probe_for,
         environment: Mapping[str, str] | None = None,
@@ -74,6 +75,7 @@ class CellRunner:
         self.settings = settings
         self.progress = progress
         self.extra = extra
+        self.broken = dict(broken or {})
         self.checkpoint = checkpoint
         self._logs = work_folder / "logs"
         self._cache = work_folder / "cache" / f"e2e-{device_type}"
@@ -183,6 +185,7 @@ class CellRunner:
             checkpoint=self.checkpoint,
             settings=self.settings,
             extra=self.extra,
+            broken=self.broken,
         )
 
     # -- one process -----------------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def serve(link: CellLink, started_s: float) -> None:
     cold = compile_cache_state() == "fresh"
     job = link.job().model_copy(update={"cold_compile": cold})
     root = Path(job.root)
-    entry = catalog.load(job.op, root, job.extra)
+    entry = catalog.load(job.op, root, job.extra, broken=job.broken)
     if job.device_type == "cuda":
         torch.cuda.init()
     record = environment.environment_record(job.device_type, root, job.op, job.tolerance.model_dump())

@@ -9,12 +9,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from harness.report import page, rehearsal
+from harness.report import e2e, page, rehearsal
 from harness.report.matrix import matrix_markdown
 from harness.schema.claims import Claims, load_claims
 from harness.schema.manifest import load_manifest, load_manifests
 from harness.schema.verdict import Verdicts
-from harness.store import Store
+from harness.schema.workload import load_workloads
+from harness.store import ProcessStore, Store
 from harness.verdict import decide, present
 
 DIGITS = 6
@@ -29,7 +30,14 @@ def recompute(root: Path) -> Verdicts:
     manifests = load_manifests(root / "shapes")
     claims_file = root / "reports" / "claims.yaml"
     claims = load_claims(claims_file) if claims_file.exists() else Claims(rows={})
-    return decide(Store(root / "results").load(), manifests, claims, present(root, manifests))
+    return decide(
+        Store(root / "results").load(),
+        manifests,
+        claims,
+        present(root, manifests),
+        ProcessStore(root / "results").load(),
+        load_workloads(root / "shapes" / "workloads"),
+    )
 
 
 def recompute_ops(root: Path, ops: Iterable[str]) -> Verdicts:
@@ -37,7 +45,9 @@ def recompute_ops(root: Path, ops: Iterable[str]) -> Verdicts:
     manifests = {op: load_manifest(root / "shapes" / f"{op}.yaml") for op in ops}
     store = Store(root / "results")
     measured = [stored for op in manifests for stored in store.load(op)]
-    return decide(measured, manifests, Claims(rows={}), present(root, manifests))
+    processes = [stored for op in manifests for stored in ProcessStore(root / "results").load(op)]
+    workloads = load_workloads(root / "shapes" / "workloads")
+    return decide(measured, manifests, Claims(rows={}), present(root, manifests), processes, workloads)
 
 
 def render(verdicts: Verdicts) -> dict[str, str]:
@@ -47,6 +57,7 @@ def render(verdicts: Verdicts) -> dict[str, str]:
         "matrix.md": matrix_markdown(verdicts),
         "rehearsal.md": rehearsal.render(verdicts),
         "verdicts.json": to_json(verdicts),
+        **({"e2e.md": e2e.render(verdicts)} if any(row.cells for row in verdicts.rows) else {}),
         **pages,
     }
 

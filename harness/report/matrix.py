@@ -35,7 +35,7 @@ def matrix_markdown(verdicts: Verdicts, link_base: str = "") -> str:
             row.triton_ref.replace("|", "\\|"),
             row.cuda_ref.replace("|", "\\|"),
             _microbench(row, notes, link_base),
-            _cell(row.e2e, notes),
+            _e2e(row, notes, link_base),
             _cell(row.pr, notes),
         )
         for row in verdicts.rows
@@ -59,6 +59,15 @@ def _microbench(row: RowVerdict, notes: Notes, base: str) -> str:
     proof = f"{link('report', f'{base}{row.op}.md')} · {link('evidence', evidence)}"
     scoped = (f"On {device_name(card, row)}: {plain(cell.notes[0])}", *map(plain, cell.notes[1:]))
     return " ".join(filter(None, [_symbol(cell), cell.extent, proof, _who(cell), notes.mark(scoped)]))
+
+
+def _e2e(row: RowVerdict, notes: Notes, base: str) -> str:
+    cell = row.e2e
+    if not any(one.device.type == "cuda" for one in row.cells):
+        return _cell(cell, notes)
+    proof = link("report", f"{base}e2e.md")
+    said = [plain(note) for note in cell.notes]
+    return " ".join(filter(None, [_symbol(cell), proof, _who(cell), notes.mark(said)]))
 
 
 def _cell(cell: Cell, notes: Notes) -> str:

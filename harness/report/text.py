@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from harness.schema.case import Case, Dtype, Layout
-from harness.schema.verdict import Evidence, Span
+from harness.schema.figures import Evidence, Span
 from harness.schema.vocabulary import Cache, Kind, Method, Outcome
 
 NOTHING = "–"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from harness.schema.figures import Evidence, Span
 from harness.schema.measurement import DeviceRecord, Record
 from harness.schema.process import CallsRecord, ModelRole, QualityRecord
-from harness.schema.verdict import Evidence, Span
 from harness.schema.vocabulary import Contract, Doubt, Kind
 
 
@@ -140,9 +140,3 @@ class CellVerdict(Record):
     share_table: tuple[tuple[float, float], ...]
     """Where a request has unmeasured parts: the component's share of a request in percent, against the request's
     gain in percent."""
-
-
-class E2eVerdicts(Record):
-    """All cells, newest sequence of each."""
-
-    cells: tuple[CellVerdict, ...]

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pydantic import Field
 
 from harness.schema.case import Case
+from harness.schema.e2e_verdict import CellVerdict
+from harness.schema.figures import Evidence, Span
 from harness.schema.measurement import DeviceRecord, GateRecord, Record, Setting, TelemetryRecord
 from harness.schema.vocabulary import ArmStatus, Cache, Contract, Kind, Method, Outcome, Role, RunStatus, Tracker
 
@@ -18,24 +20,6 @@ CLOCKS_AGREE_US = 0.5
 """Resolution of the two clocks on the shortest kernels."""
 CLOCKS_GAP_US = 1.0
 """Our time runs from launch to launch and so holds one gap for each kernel, which CUPTI's kernel times leave out."""
-
-
-class Span(Record):
-    """An estimate with its two-sided 95 % interval."""
-
-    estimate: float
-    lower: float
-    upper: float
-
-
-class Evidence(Record):
-    """One line of the store."""
-
-    file: str
-    """Below `results/`."""
-    line: int
-    sha256: str
-    """Of the record, samples included."""
 
 
 class ArmVerdict(Record):
@@ -270,6 +254,8 @@ class RowVerdict(Record):
     """CUDA cards, the one that decides the row first."""
     rehearsals: tuple[CardVerdict, ...]
     """CPUs; they never decide."""
+    cells: tuple[CellVerdict, ...] = ()
+    """End-to-end verdicts, one per component and card; those of a CPU never decide."""
 
 
 class Verdicts(Record):

@@ -1,7 +1,7 @@
 """Samples in, verdict out: pure, from the store's measurements, the manifests, the claims and the present sources.
 
 `compare` judges one measurement, `select` says which one counts, `steps` weights cases by calls and finds leaders,
-`rows` makes the matrix's cells.
+`rows` makes the matrix's cells; `e2e` and `e2e_rows` do the same for processes of the end-to-end stage.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,23 @@ from harness.errors import UserError
 from harness.schema.claims import Claims, check_rows
 from harness.schema.manifest import Manifest
 from harness.schema.verdict import CardVerdict, Verdicts
-from harness.store import Stored
+from harness.schema.workload import Workload
+from harness.store import Stored, StoredProcess
+from harness.verdict.e2e import judge_cells
 from harness.verdict.rows import judge_card, judge_row
 from harness.verdict.select import Present, choose, present, wanted
 
 __all__ = ["Present", "decide", "present"]
 
 
-def decide(measurements: Sequence[Stored], manifests: Mapping[str, Manifest], claims: Claims, now: Present) -> Verdicts:
+def decide(
+    measurements: Sequence[Stored],
+    manifests: Mapping[str, Manifest],
+    claims: Claims,
+    now: Present,
+    processes: Sequence[StoredProcess] = (),
+    workloads: Mapping[str, Workload] | None = None,
+) -> Verdicts:
     """Every verdict there is evidence for, one row for each manifest in the manifests' order.
 
     Raises UserError for claims on rows without a manifest and for claims that contradict the evidence.
@@ -34,13 +43,15 @@ def decide(measurements: Sequence[Stored], manifests: Mapping[str, Manifest], cl
         else:
             what = f"{stored.file}: {of.op} {of.case.id}" + (f" in context {of.context}" if of.context else "")
             set_aside[what] = set_aside.get(what, 0) + 1
+    cells = judge_cells([one for one in processes if one.record.op in manifests], workloads or {}, now)
     rows = []
     for op, manifest in manifests.items():
         by_type: dict[str, list[CardVerdict]] = {"cuda": [], "cpu": []}
         for chosen in choose(asked[op], manifest, now).values():
             card = judge_card(manifest, chosen)
             by_type[card.device.type].append(card)
-        rows.append(judge_row(manifest, claims, by_type["cuda"], by_type["cpu"]))
+        of_op = [cell for cell in cells if cell.op == op]
+        rows.append(judge_row(manifest, claims, by_type["cuda"], by_type["cpu"], of_op))
     return Verdicts(
         rows=tuple(rows),
         set_aside=tuple(f"{what} ({count})" for what, count in sorted(set_aside.items())),

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.schema.case import Case
+from harness.schema.figures import Evidence, Span
 from harness.schema.measurement import ArmRecord, Measurement
-from harness.schema.verdict import ArmVerdict, Comparison, Evidence, Span
+from harness.schema.verdict import ArmVerdict, Comparison
 from harness.schema.vocabulary import ArmStatus, Outcome, Role, RunStatus
 from harness.stats.combine import three_way
 from harness.stats.estimators import Interval, hl_interval, widened

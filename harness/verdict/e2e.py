@@ -15,15 +15,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.schema.e2e_verdict import CellVerdict, CompositionVerdict, Figures, ModelArmVerdict, Tier, Verdict
+from harness.schema.figures import Evidence, Span
 from harness.schema.process import ModelArmRecord, ModelRole, ProcessRecord
-from harness.schema.verdict import Evidence, Span
 from harness.schema.vocabulary import ArmStatus, Contract, Decision, RunStatus
 from harness.schema.workload import Composition, Workload
 from harness.stats.aa import session_gate
 from harness.stats.estimators import hl_interval
 from harness.stats.rule import DEFAULT_TAU0_LOG_PCT, P_CAP, RuleSettings, Ruling, decide
-from harness.stats.units import BAR_LOG_PCT, FloatArray, improvement_percent, log_ratios
+from harness.stats.units import FloatArray, improvement_percent, log_ratios
 from harness.store import StoredProcess
+from harness.verdict.select import Present
 
 EXTRA_HIGH_RATIO = 1.1
 _SHARES_PCT = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
@@ -36,12 +37,9 @@ Key = tuple[str, str, str, str, str, str]
 
 
 def judge_cells(
-    stored: Iterable[StoredProcess], workloads: Mapping[str, Workload], stale: Mapping[str, tuple[str, ...]]
+    stored: Iterable[StoredProcess], workloads: Mapping[str, Workload], now: Present
 ) -> tuple[CellVerdict, ...]:
-    """One verdict for each cell there is evidence for; of several sequences the newest that was measured to a decision.
-
-    `stale`: op to what has changed since, by the file's own check of the op's sources.
-    """
+    """One verdict for each cell there is evidence for; of several sequences the newest that can carry a verdict."""
     sequences: dict[Key, dict[str, list[StoredProcess]]] = {}
     for one in stored:
         of = one.record
@@ -51,12 +49,12 @@ def judge_cells(
             sequences.setdefault(key, {}).setdefault(of.sequence, []).append(one)
     chosen = {key: max(by_id.values(), key=_rank) for key, by_id in sorted(sequences.items())}
     times = {
-        (f"{key[1]}/{key[2]}", key[3], key[4]): _baseline_ms(_measured(processes))
+        (f"{key[1]}/{key[2]}", key[3]): _baseline_ms(_measured(processes))
         for key, processes in chosen.items()
         if _measured(processes)
     }
     return tuple(
-        _judge(key, processes, workloads[key[1]], times, stale.get(key[0], ())) for key, processes in chosen.items()
+        _judge(key, processes, workloads[key[1]], times, _stale(processes, now)) for key, processes in chosen.items()
     )
 
 
@@ -76,6 +74,12 @@ def settled(processes: Sequence[ProcessRecord], p_max: int) -> bool:
         if verdict not in (Verdict.WIN, Verdict.NO_WIN):
             return False
     return True
+
+
+def _stale(processes: Sequence[StoredProcess], now: Present) -> tuple[str, ...]:
+    last = max((one.record for one in processes), key=lambda record: record.started_at)
+    changed = last.environment.op_sha256 != now.op_sha256.get(last.op)
+    return ("the op's sources have changed since",) if changed else ()
 
 
 def _rank(processes: list[StoredProcess]) -> tuple[int, str]:
@@ -142,7 +146,7 @@ def _judge(
     key: Key,
     stored: Sequence[StoredProcess],
     workload: Workload,
-    times: Mapping[tuple[str, str, str], float],
+    times: Mapping[tuple[str, str], float],
     stale: tuple[str, ...],
 ) -> CellVerdict:
     measured = _measured(stored)
@@ -158,8 +162,7 @@ def _judge(
     candidates = tuple(_judge_arm(cell, arm_id, static, dynamic, aa, ceiling_pct, roofline_pct) for arm_id in ids)
     valid = [arm for arm in candidates if arm.verdict is not Verdict.INVALID and arm.gain_pct is not None]
     leader = max(valid, key=lambda arm: arm.gain_pct.estimate if arm.gain_pct else -math.inf, default=None)
-    card = key[3], key[4]
-    compositions, unmeasured = _compositions(cell, workload, key[2], leader, static, dynamic, times, card)
+    compositions, unmeasured = _compositions(cell, workload, key[2], leader, static, dynamic, times, key[3])
     return CellVerdict(
         op=key[0],
         context=key[5] or None,
@@ -340,21 +343,25 @@ def _compositions(
     leader: ModelArmVerdict | None,
     static: str | None,
     dynamic: str | None,
-    times: Mapping[tuple[str, str, str], float],
-    card: tuple[str, str],
+    times: Mapping[tuple[str, str], float],
+    device_key: str,
 ) -> tuple[tuple[CompositionVerdict, ...], tuple[str, ...]]:
-    """The leader in each request that has this component, and the parts without a time on this card."""
+    """The leader in each request that has this component, and the parts without a time on this kind of device.
+
+    The fixed parts' times may come from another card of the same kind: an error of theirs moves only the weight of the
+    gain, not the gain.
+    """
     mine = f"{workload.workload}/{component}"
     found: list[CompositionVerdict] = []
     missing: dict[str, None] = {}
     for composition in workload.compositions:
         runs = sum(part.times for part in composition.parts if part.component == mine)
         others = [part for part in composition.parts if part.component != mine]
-        lacking = [part.component for part in others if (part.component, *card) not in times]
+        lacking = [part.component for part in others if (part.component, device_key) not in times]
         missing.update(dict.fromkeys(lacking))
         if not runs or lacking or leader is None or static is None:
             continue
-        fixed = sum(part.times * times[part.component, *card] for part in others)
+        fixed = sum(part.times * times[part.component, device_key] for part in others)
         found.append(_composed(cell, composition, leader, static, dynamic, fixed, runs))
     return tuple(found), tuple(missing)
 
@@ -388,6 +395,3 @@ def _share_table(leader: ModelArmVerdict | None) -> tuple[tuple[float, float], .
     if leader is None or leader.gain_pct is None:
         return ()
     return tuple((share, share / 100 * leader.gain_pct.estimate) for share in _SHARES_PCT)
-
-
-BAR_PCT = improvement_percent(BAR_LOG_PCT)

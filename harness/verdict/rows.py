@@ -4,7 +4,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from statistics import median
 
 from harness.errors import UserError
-from harness.schema.claims import Claim, Claims, ClaimState, TrackerName
+from harness.schema.claims import Claims, ClaimState, TrackerName
+from harness.schema.e2e_verdict import CellVerdict
+from harness.schema.figures import Span
 from harness.schema.manifest import Manifest
 from harness.schema.measurement import Setting
 from harness.schema.verdict import (
@@ -14,13 +16,14 @@ from harness.schema.verdict import (
     Cell,
     Comparison,
     RowVerdict,
-    Span,
     StepVerdict,
     by_measurement,
 )
 from harness.schema.vocabulary import Outcome, Tracker
 from harness.stats.combine import holm
+from harness.verdict.claimed import claim_note, claimed
 from harness.verdict.compare import compare
+from harness.verdict.e2e_rows import e2e_cell
 from harness.verdict.select import Chosen, Slot
 from harness.verdict.steps import COMPETING, Judged, judge_steps
 
@@ -59,11 +62,16 @@ def judge_card(manifest: Manifest, chosen: Mapping[Slot, Chosen]) -> CardVerdict
 
 
 def judge_row(
-    manifest: Manifest, claims: Claims, cards: Sequence[CardVerdict], rehearsals: Sequence[CardVerdict]
+    manifest: Manifest,
+    claims: Claims,
+    cards: Sequence[CardVerdict],
+    rehearsals: Sequence[CardVerdict],
+    cells: Sequence[CellVerdict],
 ) -> RowVerdict:
     """The row. Raises UserError for a claim that says `done` where the evidence does not."""
     ordered = sorted(cards, key=_preference)
     microbench = _microbench_cell(manifest.op, claims, ordered)
+    e2e = e2e_cell(manifest, claims, cells)
     return RowVerdict(
         op=manifest.op,
         title=manifest.row.title,
@@ -71,10 +79,11 @@ def judge_row(
         triton_ref=manifest.row.triton_ref,
         cuda_ref=manifest.row.cuda_ref,
         microbench=microbench,
-        e2e=_e2e_cell(manifest.op, claims),
-        pr=_pr_cell(manifest.op, claims, microbench.symbol),
+        e2e=e2e,
+        pr=_pr_cell(manifest.op, claims, e2e.symbol),
         cards=tuple(ordered),
         rehearsals=tuple(rehearsals),
+        cells=tuple(cells),
     )
 
 
@@ -170,10 +179,10 @@ def _microbench_cell(op: str, claims: Claims, cards: Sequence[CardVerdict]) -> C
             owner=claim.owner if claim else None,
             link=claim.link if claim else None,
             stale=bool(stale),
-            notes=(*first.notes, *others, *(f"stale: {reason}" for reason in stale), *_claim_note(claim)),
+            notes=(*first.notes, *others, *(f"stale: {reason}" for reason in stale), *claim_note(claim)),
         )
     else:
-        cell = _claimed(claim)
+        cell = claimed(claim)
     if claim is not None and claim.state is ClaimState.DONE and cell.symbol in (Tracker.UNCLAIMED, Tracker.IN_PROGRESS):
         raise UserError(
             f"{claims.place(op, TrackerName.UBENCH)}: the µbench of {op} is claimed `done` and the evidence under "
@@ -183,36 +192,16 @@ def _microbench_cell(op: str, claims: Claims, cards: Sequence[CardVerdict]) -> C
     return cell
 
 
-def _e2e_cell(op: str, claims: Claims) -> Cell:
-    claim = claims.claim(op, TrackerName.E2E)
-    if claim is not None and claim.state is ClaimState.DONE:
-        raise UserError(
-            f"{claims.place(op, TrackerName.E2E)}: the E2E of {op} is claimed `done` and results/ holds no end-to-end "
-            "verdict; write `state: in_progress` until it does."
-        )
-    return _claimed(claim)
-
-
-def _pr_cell(op: str, claims: Claims, microbench: Tracker) -> Cell:
+def _pr_cell(op: str, claims: Claims, e2e: Tracker) -> Cell:
     claim = claims.claim(op, TrackerName.PR)
     if claim is None or claim.state is not ClaimState.DONE:
-        return _claimed(claim)
-    if microbench not in (Tracker.POSITIVE, Tracker.NEGATIVE):
+        return claimed(claim)
+    if e2e not in (Tracker.POSITIVE, Tracker.NEGATIVE):
         raise UserError(
-            f"{claims.place(op, TrackerName.PR)}: the PR of {op} is claimed `done` and its µbench is {microbench}; "
+            f"{claims.place(op, TrackerName.PR)}: the PR of {op} is claimed `done` and its E2E is {e2e}; "
             "write `state: in_progress` until there is a verdict."
         )
-    return Cell(symbol=microbench, owner=claim.owner, link=claim.link, notes=_claim_note(claim))
-
-
-def _claimed(claim: Claim | None) -> Cell:
-    if claim is None:
-        return Cell(symbol=Tracker.UNCLAIMED)
-    return Cell(symbol=Tracker.IN_PROGRESS, owner=claim.owner, link=claim.link, notes=_claim_note(claim))
-
-
-def _claim_note(claim: Claim | None) -> tuple[str, ...]:
-    return (f"{claim.owner}: {claim.note}",) if claim is not None and claim.note else ()
+    return Cell(symbol=e2e, owner=claim.owner, link=claim.link, notes=claim_note(claim))
 
 
 def _distinct(values: Iterable[str]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from markdown_it.token import Token
 
 from harness.report import text
 from harness.schema.case import Dtype, Layout
-from harness.schema.verdict import Evidence, Span
+from harness.schema.figures import Evidence, Span
 from harness.schema.vocabulary import Cache, Kind, Method
 from tests.builders import case
 

@@ -1,0 +1,113 @@
+"""From the end-to-end cells of an op to its cell of the matrix.
+
+* ✅ where the leading candidate of some deciding model wins a measured composition on a named GPU, after Holm's
+  correction over all compositions of the row, and the same candidate regresses in no tested model;
+* ❌ only where every deciding model was tested and nothing can win: each candidate is NO_WIN, or even the ceiling is
+  under the bar;
+* ⏳ otherwise, with what is missing.
+
+A component's own verdict turns no row ✅: without its partners nothing is known of a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from harness.errors import UserError
+from harness.schema.claims import Claims, ClaimState, TrackerName
+from harness.schema.e2e_verdict import CellVerdict, CompositionVerdict, Verdict
+from harness.schema.figures import Span
+from harness.schema.manifest import Manifest
+from harness.schema.verdict import Cell
+from harness.schema.vocabulary import Tracker
+from harness.stats.combine import holm
+from harness.verdict.claimed import claim_note, claimed
+
+
+def e2e_cell(manifest: Manifest, claims: Claims, cells: Sequence[CellVerdict]) -> Cell:
+    """The row's E2E cell. Raises UserError for a claim that says `done` where the evidence does not."""
+    claim = claims.claim(manifest.op, TrackerName.E2E)
+    on_gpu = [cell for cell in cells if cell.device.type == "cuda"]
+    if on_gpu:
+        symbol, notes = _row(manifest, on_gpu)
+        stale = sorted({reason for cell in on_gpu for reason in cell.stale})
+        found = Cell(
+            symbol=symbol,
+            owner=claim.owner if claim else None,
+            link=claim.link if claim else None,
+            stale=bool(stale),
+            notes=(*notes, *(f"stale: {reason}" for reason in stale), *claim_note(claim)),
+        )
+    else:
+        found = claimed(claim)
+    if (
+        claim is not None
+        and claim.state is ClaimState.DONE
+        and found.symbol in (Tracker.UNCLAIMED, Tracker.IN_PROGRESS)
+    ):
+        raise UserError(
+            f"{claims.place(manifest.op, TrackerName.E2E)}: the E2E of {manifest.op} is claimed `done` and the "
+            f"evidence under results/ leaves it open ({'; '.join(found.notes) or 'nothing was measured end to end'}); "
+            "write `state: in_progress` until it does."
+        )
+    return found
+
+
+def _row(manifest: Manifest, cells: Sequence[CellVerdict]) -> tuple[Tracker, tuple[str, ...]]:
+    notes = [note for cell in cells for note in _cell_notes(cell)]
+    deciding = [cell for cell in cells if cell.workload in manifest.deciding_models]
+    missing = [model for model in manifest.deciding_models if model not in {cell.workload for cell in cells}]
+    notes += [f"not run: {model}; `make e2e OP={manifest.op} MODEL={model}`" for model in missing]
+    winners = _winners(deciding)
+    for cell, composition in winners:
+        losses = list(_regressions(cells, cell.leader))
+        if not losses:
+            return Tracker.POSITIVE, (_won(cell, composition), *notes)
+        notes += losses
+    if not missing and deciding and all(_nothing_wins(cell) for cell in deciding):
+        return Tracker.NEGATIVE, tuple(notes)
+    return Tracker.IN_PROGRESS, tuple(notes)
+
+
+def _winners(cells: Sequence[CellVerdict]) -> list[tuple[CellVerdict, CompositionVerdict]]:
+    """Compositions that are WIN on their own and after Holm's correction over all of the row's."""
+    pairs = [(cell, composition) for cell in cells for composition in cell.compositions]
+    holds = holm([composition.figures.win_p_value for _, composition in pairs])
+    return [pair for pair, held in zip(pairs, holds, strict=True) if held and pair[1].figures.verdict is Verdict.WIN]
+
+
+def _regressions(cells: Sequence[CellVerdict], candidate: str | None) -> Iterator[str]:
+    for cell in cells:
+        for arm in cell.candidates:
+            figures = [one for one in (arm.to_static, arm.to_dynamic) if one is not None]
+            if arm.id == candidate and any(one.regression for one in figures):
+                yield f"{arm.id} slows {cell.workload} down ({said(arm.gain_pct)}): it needs a guard there"
+
+
+def _nothing_wins(cell: CellVerdict) -> bool:
+    tested = [arm for arm in cell.candidates if arm.verdict is not Verdict.NOT_RUN]
+    return cell.closed_by_ceiling or (bool(tested) and all(arm.verdict is Verdict.NO_WIN for arm in tested))
+
+
+def _won(cell: CellVerdict, composition: CompositionVerdict) -> str:
+    return (
+        f"{cell.leader} wins {cell.title}, {composition.what}, on {cell.device.name}: "
+        f"{said(composition.figures.gain_pct)} of the request ({composition.excluded} left out)"
+    )
+
+
+def _cell_notes(cell: CellVerdict) -> Iterator[str]:
+    where = f"{cell.title} ({cell.what}) on {cell.device.name}"
+    leader = next((arm for arm in cell.candidates if arm.id == cell.leader), None)
+    if leader is None:
+        why = "; ".join(f"{arm.id}: {arm.reason}" for arm in cell.candidates) or "no candidate was timed"
+        yield f"{where}: {cell.verdict}, {why}"
+    else:
+        yield f"{where}: {leader.id} {said(leader.gain_pct)} of the component, {leader.verdict}"
+    if cell.closed_by_ceiling:
+        yield f"{where}: even leaving the op out gains {said(cell.ceiling_pct)}"
+
+
+def said(gain: Span | None) -> str:
+    """A gain with its interval, as notes print it."""
+    return "no figure" if gain is None else f"{gain.estimate:+.2f} % [{gain.lower:+.2f}, {gain.upper:+.2f}]"
