@@ -29,6 +29,12 @@ def single_blocks(model: nn.Module) -> dict[str, nn.Module]:
     return _children(model, "single_transformer_blocks")
 
 
+def first_norms(model: nn.Module) -> tuple[str, ...]:
+    """Paths of the AdaLayerNormZero modules that the blocks begin with."""
+    double = [f"{path}.{norm}" for path in double_blocks(model) for norm in ("norm1", "norm1_context")]
+    return (*double, *(f"{path}.norm" for path in single_blocks(model)))
+
+
 def _children(model: nn.Module, name: str) -> dict[str, nn.Module]:
     return {f"{name}.{index}": block for index, block in model.get_submodule(name).named_children()}
 

@@ -104,9 +104,7 @@ def _qwen_image(model: nn.Module, pieces: Pieces) -> list[tuple[nn.Module, Forwa
 
 def _flux_sites(model: nn.Module) -> tuple[Site, ...]:
     """The modules the blocks begin with, and the blocks' own forwards."""
-    first = [f"{path}.{norm}" for path in flux.double_blocks(model) for norm in ("norm1", "norm1_context")]
-    single = [f"{path}.norm" for path in flux.single_blocks(model)]
-    return (*(Site(path) for path in (*first, *single)), *_flux_gated_sites(model))
+    return (*(Site(path) for path in flux.first_norms(model)), *_flux_gated_sites(model))
 
 
 def _flux_gated_sites(model: nn.Module) -> tuple[Site, ...]:
