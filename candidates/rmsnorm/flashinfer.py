@@ -9,12 +9,11 @@ from candidates._providers.guards import (
     dense_rows,
     half_precision,
     matrix,
-    one_matrix,
     require_same_dtype,
     row_elements_at_most,
     spans_less_than,
 )
-from candidates.rmsnorm.guards import weighted
+from candidates.rmsnorm.guards import one_matrix, weighted
 from candidates.rmsnorm.rounding import ONCE
 from harness.op import Device, candidate
 from harness.schema.case import Case, Layout

@@ -6,8 +6,8 @@ Its casting mode `gemma` with offset 0 rounds once, at the end; its default, `ll
 from torch import Tensor
 
 from candidates._providers import liger
-from candidates._providers.guards import all_of, matrix, one_matrix, row_elements_at_most
-from candidates.rmsnorm.guards import weighted
+from candidates._providers.guards import all_of, matrix, row_elements_at_most
+from candidates.rmsnorm.guards import one_matrix, weighted
 from candidates.rmsnorm.rounding import BEFORE_WEIGHT, ONCE
 from harness.op import candidate
 from harness.schema.vocabulary import Contract, Kind

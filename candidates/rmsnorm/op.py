@@ -11,7 +11,7 @@ from torch import Tensor
 
 from candidates.rmsnorm.rounding import BEFORE_WEIGHT, ONCE, require_one_dtype, variant
 from harness.op import Args, Context, Draw, Impl, Op
-from harness.schema.case import Case
+from harness.schema.case import Case, Layout
 
 
 def native(x: Tensor, weight: Tensor | None, eps: float, rounding: str = ONCE) -> Tensor:
@@ -38,13 +38,22 @@ def fake(x: Tensor, weight: Tensor | None, eps: float, rounding: str = ONCE) -> 
 
 
 def inputs(case: Case, draw: Draw) -> Args:
-    """x in the case's layout; weight about 1, as in trained checkpoints."""
+    """x in the case's layout, sliced heads as views of a packed projection; weight about 1, as in trained ones."""
     return {
-        "x": draw.activation("x", case.shape, case.layout),
+        "x": _activation("x", case, draw),
         "weight": draw.weight("weight", (case.dims["D"],), loc=1.0, scale=0.2) if case.params["weight"] else None,
         "eps": case.params["eps"],
         **variant(str(case.params["rounding"])),
     }
+
+
+def _activation(name: str, case: Case, draw: Draw) -> Tensor:
+    if case.layout is not Layout.SLICED or len(case.shape) < 4:
+        return draw.activation(name, case.shape, case.layout)
+    heads = case.shape[-2:]
+    flat = draw.activation(name, (*case.shape[:-2], heads[0] * heads[1]), case.layout)
+    unflattened: Tensor = flat.unflatten(-1, heads)
+    return unflattened
 
 
 def bytes_moved(case: Case) -> int:
@@ -67,7 +76,7 @@ def _weight_elements(case: Case) -> int:
 
 
 def _residual_inputs(case: Case, draw: Draw) -> Args:
-    return inputs(case, draw) | {"residual": draw.activation("residual", case.shape, case.layout)}
+    return inputs(case, draw) | {"residual": _activation("residual", case, draw)}
 
 
 def _with_residual(impl: Impl) -> Impl:

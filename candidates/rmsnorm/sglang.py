@@ -12,12 +12,11 @@ from candidates._providers.guards import (
     contiguous,
     half_precision,
     matrix,
-    one_matrix,
     row_bytes_at_most,
     row_elements_at_most,
     spans_less_than,
 )
-from candidates.rmsnorm.guards import rounds_before_weight, weighted
+from candidates.rmsnorm.guards import one_matrix, rounds_before_weight, weighted
 from candidates.rmsnorm.rounding import BEFORE_WEIGHT, ONCE
 from harness.op import Device, candidate
 from harness.schema.case import Case

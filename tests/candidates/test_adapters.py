@@ -286,6 +286,8 @@ REFUSED = [
     ("sglang.rms_norm_fn", case(T=700_000, D=3072), "32-bit offsets: 2,150,400,000 elements"),
     ("sglang.rms_norm_fn", case(T=250_000, D=3072, layout=L.SLICED), "32-bit offsets: 2,304,000,000 elements"),
     ("sglang.norm_infer", case(B=2, S=3, D=64, layout=L.TRANSPOSED), "no (rows, D) matrix without a copy"),
+    ("sglang.norm_infer", case(B=2, S=3, H=4, D=64, layout=L.SLICED), "heads of a packed projection are no (rows, D)"),
+    ("liger.rms_norm", case(B=2, S=3, H=4, D=64, layout=L.SLICED), "heads of a packed projection are no (rows, D)"),
     ("sglang.triton_one_pass_rms_norm", case(T=2, D=129), "D=129 is more than 128"),
     ("sglang.jit_rmsnorm", case(T=2, D=512), "takes bfloat16, float16 only, the case is float32"),
     ("sglang.jit_rmsnorm", case(T=2, D=1000, dtype=Dtype.BF16), "D=1000: takes 64, 128"),
