@@ -90,6 +90,13 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "stats_whole_processes": (
         ("harness.stats.traces", "hodges_lehmann(d[:, :value])[drawn", "hodges_lehmann(d[:, -value:])[drawn"),
     ),
+    # -- the end-to-end verdicts
+    "e2e_both_baselines": (
+        ("harness.verdict.e2e_arms", "if any(figures.verdict is Verdict.NO_WIN for figures in both):", "if False:"),
+    ),
+    "e2e_aa": (("harness.verdict.e2e_arms", "        if not gate.passed:\n", "        if False:\n"),),
+    "e2e_ceiling": (("harness.verdict.e2e_arms", "hardest.gain_pct.lower > ceiling.upper", "False"),),
+    "e2e_regression": (("harness.verdict.e2e_rows", "any(one.regression for one in figures)", "False"),),
 }  # fmt: skip
 
 

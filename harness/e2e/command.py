@@ -127,6 +127,8 @@ def outcome_table(verdicts: Verdicts, device_type: str) -> Table:
             if cell.device.type != device_type:
                 continue
             arms = [*([cell.twin] if cell.twin is not None else []), *cell.candidates]
+            if not arms:
+                table.add_row(cell.op, f"{cell.workload}/{cell.component}", "", "", "", f"{cell.verdict} {cell.reason}")
             for index, arm in enumerate(arms):
                 first = index == 0
                 table.add_row(

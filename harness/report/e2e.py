@@ -49,7 +49,9 @@ def _overview(cell: CellVerdict) -> tuple[str, ...]:
         f"{cell.roofline_pct:.2f} %" if cell.roofline_pct is not None else NOTHING,
         gain(twin.gain_pct if twin is not None else None),
         f"{code(leader.id)} {gain(leader.gain_pct)}" if leader is not None else NOTHING,
-        str(cell.verdict) + (" (closed by its ceiling)" if cell.closed_by_ceiling else ""),
+        str(cell.verdict)
+        + (" (closed by its ceiling)" if cell.closed_by_ceiling else "")
+        + (f": {plain(cell.reason)}" if cell.reason else ""),
     )
 
 
@@ -60,6 +62,8 @@ def gain(span: Span | None) -> str:
 
 def _cell(cell: CellVerdict) -> Iterator[str]:
     yield f"## {plain(cell.op)} in {plain(cell.title)}: {cell.verdict}"
+    if cell.reason:
+        yield f"{plain(cell.reason)}."
     if cell.stale:
         yield f"Stale: {plain('; '.join(cell.stale))}."
     dynamic = f", dynamic {cell.dynamic_over_static:.3f}× of it" if cell.dynamic_over_static is not None else ""

@@ -131,6 +131,8 @@ class CellVerdict(Record):
     """Candidate with the largest gain that is not INVALID."""
     verdict: Verdict
     """The leader's, on the component."""
+    reason: str
+    """Why there is no verdict from times; empty when there is one."""
     closed_by_ceiling: bool
     """Even the ceiling's upper limit is under the bar: nothing can win here."""
     compositions: tuple[CompositionVerdict, ...]

@@ -1,0 +1,175 @@
+"""End-to-end cells and the row's rule: both baselines, the ceiling, the twin, requests, Holm, regressions."""
+
+from typing import Any
+
+import pytest
+
+from harness.schema.claims import Claims
+from harness.schema.e2e_verdict import CellVerdict, Tier, Verdict
+from harness.schema.process import ProcessRecord
+from harness.schema.verdict import Cell
+from harness.schema.vocabulary import ArmStatus, RunStatus, Tracker
+from harness.verdict.e2e import judge_cells, settled
+from harness.verdict.e2e_rows import e2e_cell
+from harness.verdict.select import Present
+from tests.builders import LAPTOP, case, environment, manifest
+from tests.e2e_builders import CEILING, DYNAMIC, STATIC, TWIN, process, sequence, stored, workload
+
+NOW = Present(op_sha256={"groupnorm_silu": "op-sources"}, pins={})
+K = "inhouse.k"
+
+
+def cells(*records: ProcessRecord, steps: tuple[int, ...] = (50,)) -> tuple[CellVerdict, ...]:
+    named = {"toy-dit": workload(steps=steps), "toy-vae": workload("toy-vae", steps=()), "other": workload("other")}
+    return judge_cells(stored(*records), named, NOW)
+
+
+def cell(*records: ProcessRecord, **more: Any) -> CellVerdict:
+    (found,) = [one for one in cells(*records, **more) if one.workload == "toy-dit"]
+    return found
+
+
+def row(*records: ProcessRecord, deciding: tuple[str, ...] = ("toy-dit",)) -> Cell:
+    of = manifest(case("a", model="toy-dit")).model_copy(update={"deciding_models": deciding})
+    return e2e_cell(of, Claims(rows={}), cells(*records))
+
+
+VAE = sequence({}, workload="toy-vae", base_ms=200.0)
+
+
+@pytest.mark.parametrize(
+    ("gain", "verdict"),
+    [(3.0, Verdict.WIN), (0.0, Verdict.NO_WIN), (-3.0, Verdict.NO_WIN), (1.0, Verdict.INCONCLUSIVE)],
+)
+def test_a_verdict_follows_the_gain(gain: float, verdict: Verdict) -> None:
+    found = cell(*sequence({K: gain}, 4))
+    assert found.verdict is verdict
+    assert found.leader == K
+    (arm,) = found.candidates
+    assert arm.gain_pct is not None
+    assert arm.gain_pct.estimate == pytest.approx(gain, abs=0.15)
+    assert arm.to_static is not None
+    assert arm.to_static.regression is (gain < -1)
+
+
+@pytest.mark.defence("e2e_both_baselines")
+def test_a_win_must_hold_against_the_faster_baseline() -> None:
+    found = cell(*sequence({K: 3.0, DYNAMIC: 2.8}))
+    assert found.candidates[0].to_static is not None
+    assert found.candidates[0].to_static.verdict is Verdict.WIN
+    assert found.verdict is Verdict.NO_WIN
+    assert found.candidates[0].gain_pct is not None
+    assert found.candidates[0].gain_pct.estimate < 0.5
+
+
+@pytest.mark.defence("e2e_aa")
+def test_nothing_counts_when_the_twin_can_be_told_from_the_baseline() -> None:
+    found = cell(*sequence({K: 5.0, TWIN: 2.0}))
+    assert found.verdict is Verdict.INVALID
+    assert found.candidates[0].reason.startswith("A/A: process 0: A/A differs from itself by +2.0")
+
+
+@pytest.mark.defence("e2e_ceiling")
+def test_a_gain_above_the_measured_ceiling_is_invalid() -> None:
+    found = cell(*sequence({K: 6.0, CEILING: 4.0}))
+    assert found.verdict is Verdict.INVALID
+    assert "more than leaving the op out gains" in found.candidates[0].reason
+    fine = cell(*sequence({K: 3.0, CEILING: 4.0}, op_bytes=4_000_000_000))
+    assert fine.verdict is Verdict.WIN
+    assert fine.roofline_pct == pytest.approx(1.0, abs=0.01)
+    assert fine.candidates[0].share_of_possible == pytest.approx(3.0 / (4.0 - 1.0), abs=0.05)
+
+
+def test_one_process_says_no_more_than_processes_differ_by() -> None:
+    found = cell(*sequence({K: 0.2, CEILING: 0.6}))
+    assert found.ceiling_pct is not None
+    assert found.ceiling_pct.upper - found.ceiling_pct.estimate > 0.4
+    assert not found.closed_by_ceiling
+    assert cell(*sequence({K: 0.1, CEILING: 0.2})).closed_by_ceiling
+
+
+def test_a_broken_arm_is_invalid_and_one_not_installed_was_not_run() -> None:
+    broken = cell(*sequence({K: 3.0}, statuses={K: ArmStatus.FELL_BACK}))
+    assert (broken.verdict, broken.candidates[0].reason) == (Verdict.INVALID, "FELL_BACK: broke")
+    absent = cell(*sequence({K: 3.0}, statuses={K: ArmStatus.NOT_INSTALLED}))
+    assert (absent.verdict, absent.candidates[0].verdict) == (Verdict.NOT_RUN, Verdict.NOT_RUN)
+
+
+def test_a_cell_that_could_not_be_measured_says_why() -> None:
+    found = cell(process({K: 3.0}, status=RunStatus.THROTTLED))
+    assert (found.verdict, found.reason) == (Verdict.INVALID, "process 0: THROTTLED: the reason")
+
+
+def test_a_request_weighs_the_component_by_its_share() -> None:
+    found = cell(*sequence({K: 3.0}), *VAE, steps=(2, 50))
+    few, many = found.compositions
+    assert few.share == pytest.approx(0.5, abs=0.01)
+    assert few.figures.gain_pct.estimate == pytest.approx(1.5, abs=0.1)
+    assert many.share == pytest.approx(50 * 100 / (50 * 100 + 200), abs=0.005)
+    assert many.figures.verdict is Verdict.WIN
+    assert found.unmeasured_parts == ()
+    alone = cell(*sequence({K: 3.0}))
+    assert alone.compositions == ()
+    assert alone.unmeasured_parts == ("toy-vae/step",)
+    assert dict(alone.share_table)[50.0] == pytest.approx(1.5, abs=0.1)
+
+
+def test_processes_of_two_sequences_are_never_joined() -> None:
+    one = sequence({K: 3.0}, 1, sequence="s1")
+    two = sequence({K: 3.0}, 3, sequence="s2")
+    assert cell(*one, *two).sequence == "s2"
+    assert cell(*two, *one).sequence == "s2"
+
+
+def test_quality_gives_the_tier() -> None:
+    assert cell(*sequence({K: 3.0})).candidates[0].tier is Tier.EXTRA_HIGH
+
+
+def test_a_sequence_is_settled_when_every_candidate_is() -> None:
+    assert settled(sequence({K: 5.0}), 4)
+    assert not settled(sequence({K: 5.0}, 1), 4)
+    assert not settled(sequence({K: 5.0, "inhouse.other": 1.0}), 4)
+    assert settled(sequence({K: 0.0}, 2), 4)
+
+
+# -- the row -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_is_won_by_a_request_and_not_by_a_component() -> None:
+    assert row(*sequence({K: 3.0})).symbol is Tracker.IN_PROGRESS
+    won = row(*sequence({K: 3.0}), *VAE)
+    assert won.symbol is Tracker.POSITIVE
+    assert won.notes[0].startswith("inhouse.k wins toy-dit, 50 steps and a decode, on NVIDIA H200: +2.")
+
+
+def test_a_row_is_lost_only_when_every_deciding_model_was_tested() -> None:
+    nothing = sequence({K: 0.0})
+    assert row(*nothing, *VAE).symbol is Tracker.NEGATIVE
+    open_ = row(*nothing, *VAE, deciding=("toy-dit", "other"))
+    assert open_.symbol is Tracker.IN_PROGRESS
+    assert "not run: other; `make e2e OP=groupnorm_silu MODEL=other`" in open_.notes
+
+
+@pytest.mark.defence("e2e_regression")
+def test_a_win_here_is_no_win_where_the_same_kernel_slows_another_model() -> None:
+    slower = sequence({K: -3.0}, workload="other")
+    found = row(*sequence({K: 3.0}), *VAE, *slower)
+    assert found.symbol is Tracker.IN_PROGRESS
+    assert any("slows other down" in note for note in found.notes)
+
+
+def test_a_rehearsal_on_a_cpu_decides_nothing() -> None:
+    found = row(
+        *sequence({K: 3.0}, env=environment(LAPTOP)), *sequence({}, workload="toy-vae", env=environment(LAPTOP))
+    )
+    assert found.symbol is Tracker.UNCLAIMED
+
+
+def test_evidence_of_other_sources_is_stale() -> None:
+    found = row(*sequence({K: 3.0}, env=environment(op_sha256="old")), *VAE)
+    assert found.stale
+    assert "stale: the op's sources have changed since" in found.notes
+
+
+def test_the_baseline_is_one_of_the_arms() -> None:
+    assert {arm.id for arm in sequence({K: 1.0})[0].arms} == {STATIC, DYNAMIC, TWIN, K}
