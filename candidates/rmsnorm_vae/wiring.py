@@ -1,4 +1,7 @@
-"""RMSNormVAE's call sites: every norm in the decoders of the Wan and Qwen-Image VAEs."""
+"""RMSNormVAE's call sites: every norm in the decoders of the Wan and Qwen-Image VAEs, alone and up to a convolution.
+
+Wan's chunks follow each other with caches (`silu_cache_pad`); an image is one chunk, without (`silu_pad`).
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -7,14 +10,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from candidates.rmsnorm_vae.op import OP
+from candidates.rmsnorm_vae.wiring_norms import arguments, described, norms_of
+from candidates.rmsnorm_vae.wiring_padded import CACHED, FIRST
+from candidates.rmsnorm_vae.wiring_padded import wiring as padded_wiring
 from harness.op import Impl
-from harness.wiring import Described, Site, Wiring, replaced
-
-# by name: a model's library is imported by those who build the model
-_CLASSES = ("WanRMS_norm", "QwenImageRMS_norm")
-_EPS = 1e-12
-"""Of `F.normalize`, which both classes call without one."""
-_DIMS = {4: ("N", "C", "H", "W"), 5: ("N", "C", "T", "H", "W")}
+from harness.wiring import Site, Wiring, replaced
 
 
 class WiredRMSNormVAE(nn.Module):
@@ -23,13 +23,12 @@ class WiredRMSNormVAE(nn.Module):
     def __init__(self, norm: Any, implementation: Impl) -> None:
         super().__init__()
         self.gamma = norm.gamma
-        # without one the class has a number there, zero
-        self.bias = norm.bias if isinstance(norm.bias, Tensor) else None
+        self.bias = norm.bias
         self.implementation = implementation
 
     def forward(self, x: Tensor) -> Any:
         """x (N, C, ...)."""
-        return self.implementation(x=x, gamma=self.gamma, bias=self.bias, eps=_EPS, upcast=True)
+        return self.implementation(**arguments(self, x))
 
 
 def nothing(x: Tensor, gamma: Tensor, bias: Tensor | None, eps: float, upcast: bool) -> Tensor:
@@ -37,40 +36,46 @@ def nothing(x: Tensor, gamma: Tensor, bias: Tensor | None, eps: float, upcast: b
     return x
 
 
-def _norms(model: nn.Module) -> dict[str, nn.Module]:
-    """The decoder's norms by path."""
-    decoder = model.get_submodule("decoder").named_modules(prefix="decoder")
-    found: dict[str, Any] = {path: module for path, module in decoder if type(module).__name__ in _CLASSES}
-    return {path: module for path, module in found.items() if module.channel_first}
-
-
 def sites(model: nn.Module) -> tuple[Site, ...]:
     """Every norm of the decoder."""
-    return tuple(Site(path) for path in _norms(model))
+    return tuple(Site(path) for path in norms_of(model))
 
 
 @contextmanager
 def apply(model: nn.Module, implementation: Impl) -> Iterator[None]:
     """Put a module in each norm's place."""
     with ExitStack() as stack:
-        for path, norm in _norms(model).items():
+        for path, norm in norms_of(model).items():
             parent, _, child = path.rpartition(".")
             stack.enter_context(replaced(model.get_submodule(parent), child, WiredRMSNormVAE(norm, implementation)))
         yield
 
 
-def described(x: Tensor, gamma: Tensor, bias: Tensor | None, eps: float, upcast: bool) -> Described:
-    """As the manifest names it."""
-    dims = dict(zip(_DIMS[x.ndim], x.shape, strict=True))
-    return dims, {"eps": eps, "upcast": upcast, "bias": bias is not None}
-
-
-_AUTOENCODERS = "diffusers.models.autoencoders"
+_WAN = "diffusers.models.autoencoders.autoencoder_kl_wan"
+_QWEN_IMAGE = "diffusers.models.autoencoders.autoencoder_kl_qwenimage"
 _PINNED = {
-    "wan_vae": {f"{_AUTOENCODERS}.autoencoder_kl_wan:WanRMS_norm.forward": "fc44101b65138738"},
-    "qwen_image_vae": {f"{_AUTOENCODERS}.autoencoder_kl_qwenimage:QwenImageRMS_norm.forward": "fc44101b65138738"},
+    "wan_vae": {f"{_WAN}:WanRMS_norm.forward": "fc44101b65138738"},
+    "qwen_image_vae": {f"{_QWEN_IMAGE}:QwenImageRMS_norm.forward": "fc44101b65138738"},
 }
-WIRINGS = tuple(
+_PADDED = {
+    "wan_vae": (
+        CACHED,
+        {
+            f"{_WAN}:WanResidualBlock.forward": "82e9104df2acf11a",
+            f"{_WAN}:WanCausalConv3d.forward": "afffb99acd515ba2",
+            f"{_WAN}:WanDecoder3d.forward": "927efe06256e3b6d",
+        },
+    ),
+    "qwen_image_vae": (
+        FIRST,
+        {
+            f"{_QWEN_IMAGE}:QwenImageResidualBlock.forward": "fbb57ee09695bcd6",
+            f"{_QWEN_IMAGE}:QwenImageCausalConv3d.forward": "afffb99acd515ba2",
+            f"{_QWEN_IMAGE}:QwenImageDecoder3d.forward": "15e80f12b5d26379",
+        },
+    ),
+}
+_ALONE = tuple(
     Wiring(
         op=OP.id,
         family=family,
@@ -83,4 +88,8 @@ WIRINGS = tuple(
         pinned=pinned,
     )
     for family, pinned in _PINNED.items()
+)
+WIRINGS = (
+    *_ALONE,
+    *(padded_wiring(family, context, _PINNED[family] | pinned) for family, (context, pinned) in _PADDED.items()),
 )
