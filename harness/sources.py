@@ -62,11 +62,12 @@ def harness_sha256(root: Path, patterns: Iterable[str] = MEASURING) -> str:
 
 
 def e2e_sha256(package_root: Path, root: Path, op: str) -> str:
-    """Hash of what an op's end-to-end numbers depend on beside `op_sha256`: this stage's sources and its wirings.
+    """Hash of what an op's end-to-end numbers depend on beside `op_sha256`: this stage's sources, the op's wirings, and
+    every module of `candidates` that these import, directly or not.
 
     `package_root` is where the running harness lies, `root` the project.
     """
-    wirings = files_sha256(root, (root / "candidates" / op).glob("wiring*.py"))
+    wirings = files_sha256(root, _with_imported(root, set((root / "candidates" / op).glob("wiring*.py"))))
     return content_sha256([harness_sha256(package_root, MEASURING_E2E), wirings])
 
 

@@ -65,6 +65,25 @@ def test_op_hash_changes_with_the_tolerance_and_with_a_rename(root: Path) -> Non
 
 @pytest.mark.parametrize(
     ("name", "changes"),
+    [
+        ("candidates/rmsnorm/wiring.py", True),
+        ("candidates/rmsnorm/wiring_norms.py", True),
+        ("candidates/_providers/sglang.py", True),
+        ("candidates/_providers/unpacked.py", True),
+        ("candidates/_providers/vllm.py", False),
+        ("harness/wiring.py", True),
+        ("harness/store.py", False),
+    ],
+)
+def test_end_to_end_hash_covers_the_wirings_and_what_they_import(root: Path, name: str, changes: bool) -> None:
+    (root / "candidates/rmsnorm/wiring.py").write_text("from candidates._providers.sglang import attention")
+    before = sources.e2e_sha256(root, root, "rmsnorm")
+    (root / name).write_text("changed here")
+    assert (sources.e2e_sha256(root, root, "rmsnorm") != before) is changes
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
     [("harness/op.py", True), ("harness/measure/clock.py", True), ("harness/report/page.py", False)],
 )
 def test_harness_hash_covers_what_shapes_a_number(root: Path, name: str, changes: bool) -> None:
