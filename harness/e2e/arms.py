@@ -140,10 +140,10 @@ def routed(implementation: Impl, native: Impl, declined: frozenset[Signature]) -
 
 
 def signature(args: Args) -> Signature:
-    """Shapes, strides and dtypes of tensors, and the other values, by name."""
+    """Shapes, strides and dtypes of tensors, and the other values, by name, in the order the wiring gives them."""
     return tuple(
         (name, tuple(value.shape), value.stride(), str(value.dtype)) if isinstance(value, Tensor) else (name, value)
-        for name, value in sorted(args.items())
+        for name, value in args.items()
     )
 
 

@@ -43,7 +43,7 @@ def _overview(cell: CellVerdict) -> tuple[str, ...]:
     leader = next((arm for arm in cell.candidates if arm.id == cell.leader), None)
     twin = cell.twin.to_static if cell.twin is not None else None
     return (
-        code(cell.op),
+        code(_op(cell)),
         plain(f"{cell.title}, {cell.what}"),
         gain(cell.ceiling_pct),
         f"{cell.roofline_pct:.2f} %" if cell.roofline_pct is not None else NOTHING,
@@ -55,13 +55,17 @@ def _overview(cell: CellVerdict) -> tuple[str, ...]:
     )
 
 
+def _op(cell: CellVerdict) -> str:
+    return cell.op if cell.context is None else f"{cell.op} ({cell.context})"
+
+
 def gain(span: Span | None) -> str:
     """A gain in percent with its interval."""
     return NOTHING if span is None else f"{span.estimate:+.2f} % [{span.lower:+.2f}, {span.upper:+.2f}]"
 
 
 def _cell(cell: CellVerdict) -> Iterator[str]:
-    yield f"## {plain(cell.op)} in {plain(cell.title)}: {cell.verdict}"
+    yield f"## {plain(_op(cell))} in {plain(cell.title)}: {cell.verdict}"
     if cell.reason:
         yield f"{plain(cell.reason)}."
     if cell.stale:

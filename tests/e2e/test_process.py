@@ -1,0 +1,230 @@
+"""One process of a cell, on the twin of Wan: what is proved, what is refused, what is recorded."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from time import monotonic
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from candidates.rmsnorm import wiring as rmsnorm_wiring
+from candidates.rmsnorm.op import OP
+from harness.e2e.process import CellProcess, RefusedError
+from harness.e2e.protocol import CellJob, CellSettings
+from harness.e2e.wirings import wiring_for
+from harness.op import INHOUSE, TORCH, Candidate, candidate
+from harness.schema.process import ModelArmRecord, ModelRole, ProcessRecord
+from harness.schema.vocabulary import ArmStatus, Contract, Kind, RunStatus
+from harness.schema.workload import merged
+from harness.wiring import Wiring
+from tests.builders import LAPTOP, environment
+from tests.e2e.twins import ROOT, workloads
+from tests.rig import CPU, TOLERANCE, StubLink, without_inductor
+
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+NAME = "wan2.1-t2v-1.3b"
+REWRITE: dict[str, Any] = {"op": "rmsnorm", "kind": Kind.REWRITE, "provider": TORCH, "kernels": ()}
+
+
+@candidate(**REWRITE, contract=Contract.TOLERANCE)
+def by_hand(x: Tensor, weight: Tensor | None, eps: float, rounding: str = "once") -> Tensor:
+    """Right."""
+    x32 = x.to(torch.promote_types(x.dtype, torch.float32))
+    normed = x32 * torch.rsqrt(x32.square().mean(-1, keepdim=True) + eps)
+    return (normed if weight is None else normed * weight).to(x.dtype)
+
+
+@candidate(**REWRITE, contract=Contract.TOLERANCE)
+def forgets_the_weight(x: Tensor, weight: Tensor | None, eps: float, rounding: str = "once") -> Tensor:
+    """Wrong on any weight but ones."""
+    return by_hand.run(x, None, eps)  # type: ignore[no-any-return]
+
+
+@candidate(**REWRITE, contract=Contract.BIT_EXACT)
+def claims_too_much(x: Tensor, weight: Tensor | None, eps: float, rounding: str = "once") -> Tensor:
+    """Near, and says that it is equal."""
+    return (by_hand.run(x, weight, eps).float() * (1 + 2**-8)).to(x.dtype)  # type: ignore[no-any-return]
+
+
+@candidate(**REWRITE, contract=Contract.TOLERANCE)
+def raises(x: Tensor, weight: Tensor | None, eps: float, rounding: str = "once") -> Tensor:
+    """Broken."""
+    raise RuntimeError("no kernel image")
+
+
+@candidate(**REWRITE, contract=Contract.TOLERANCE, guard=lambda case, device: "not today")
+def declines_all(x: Tensor, weight: Tensor | None, eps: float, rounding: str = "once") -> Tensor:
+    """Never eligible."""
+    raise AssertionError
+
+
+@candidate(
+    **REWRITE, contract=Contract.TOLERANCE, guard=lambda case, device: "few rows" if case.dims["S"] == 16 else None
+)
+def declines_text(x: Tensor, weight: Tensor | None, eps: float, rounding: str = "once") -> Tensor:
+    """Right, and left alone with the text's keys: those go to native."""
+    assert x.shape[1] != 16
+    return by_hand.run(x, weight, eps)  # type: ignore[no-any-return]
+
+
+@candidate(op="rmsnorm", kind=Kind.TRITON, provider=INHOUSE, kernels=("x",), contract=Contract.TOLERANCE)
+def interpreted(x: Tensor, weight: Tensor | None, eps: float, rounding: str = "once") -> Tensor:
+    """Stands for a kernel in the interpreter: checked, never timed."""
+    return by_hand.run(x, weight, eps)  # type: ignore[no-any-return]
+
+
+@pytest.fixture(autouse=True)
+def _no_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_inductor(monkeypatch)
+
+
+def process(*candidates: Candidate, wiring: Wiring | None = None, number: int = 0, **settings: Any) -> CellProcess:
+    workload = workloads()[NAME]
+    component = workload.components[0]
+    job = CellJob(
+        root=str(ROOT),
+        op="rmsnorm",
+        workload=NAME,
+        family="wan",
+        config=merged(workload.config, component.rehearsal.config),
+        component=component.model_copy(update={"inputs": component.rehearsal.inputs}),
+        device_type="cpu",
+        tolerance=TOLERANCE,
+        candidates=tuple(one.id for one in candidates),
+        sequence="s",
+        process=number,
+        cold_compile=True,
+        pairs=6,
+        p_max=None,
+        settings=CellSettings(budget_s=10, **settings),
+    )
+    return CellProcess(
+        job=job,
+        op=OP,
+        wiring=wiring or wiring_for("rmsnorm", "wan", None),
+        candidates=list(candidates),
+        sources={},
+        device=CPU,
+        environment=environment(LAPTOP),
+        e2e_sha256="e2e",
+        copy_bytes_per_us=1e4,
+        link=StubLink(),
+        started_s=monotonic(),
+    )
+
+
+def arm(record: ProcessRecord, one: Candidate | str) -> ModelArmRecord:
+    found = record.arm(one if isinstance(one, str) else one.id)
+    assert found is not None
+    return found
+
+
+def test_a_process_proves_and_times_what_is_right_and_refuses_the_rest() -> None:
+    record = process(
+        by_hand,
+        forgets_the_weight,
+        claims_too_much,
+        raises,
+        declines_all,
+        declines_text,
+        interpreted,
+        slowdown_pct=20.0,
+    ).measure()
+    assert record.status is RunStatus.MEASURED, record.reason
+    assert {one.role for one in record.arms} == set(ModelRole)
+    good = arm(record, by_hand)
+    assert good.status is ArmStatus.OK, good.reason
+    assert good.calls is not None
+    assert good.calls.expected == good.calls.eager == 8
+    (pattern,) = good.calls.native_nodes
+    assert good.calls.native_nodes[pattern] == 0 < good.calls.native_nodes_baseline[pattern]
+    assert good.shadow is not None
+    assert good.shadow.passed
+    assert good.quality is not None
+    assert 0.7 < good.quality.ratio < 1.2
+    assert good.graph_count == arm(record, "torch.compile").graph_count == 1
+    assert len(good.times_ms) == len(record.orders) == 3
+    statuses = {
+        forgets_the_weight: ArmStatus.GATE_FAILED,
+        claims_too_much: ArmStatus.GATE_FAILED,
+        raises: ArmStatus.CRASHED,
+        declines_all: ArmStatus.INELIGIBLE,
+        interpreted: ArmStatus.REHEARSED,
+    }
+    for one, status in statuses.items():
+        assert arm(record, one).status is status, arm(record, one).reason
+        assert arm(record, one).times_ms == ()
+    assert "elements fail the element rule" in arm(record, forgets_the_weight).reason
+    assert "claims bit_exact, but" in arm(record, claims_too_much).reason
+    assert arm(record, raises).reason == "in checking every call: RuntimeError: no kernel image"
+    partly = arm(record, declines_text)
+    assert partly.status is ArmStatus.OK, partly.reason
+    assert partly.calls is not None
+    assert partly.calls.declined == {"1x16x128": "few rows"}
+    slow, fast = (
+        min(min(pair) for pair in arm(record, name).times_ms) for name in ("torch.compile_slowed", by_hand.id)
+    )
+    assert slow > 1.1 * fast
+    assert record.op_bytes > 0
+    assert record.library.startswith("diffusers ")
+
+
+def test_later_processes_leave_out_what_the_first_has_proved() -> None:
+    record = process(by_hand, number=1).measure()
+    assert {one.role for one in record.arms} == {
+        ModelRole.BASELINE, ModelRole.BASELINE_DYNAMIC, ModelRole.TWIN, ModelRole.CANDIDATE,
+    }  # fmt: skip
+    assert arm(record, by_hand).shadow is None
+    assert arm(record, by_hand).quality is None
+    assert arm(record, by_hand).status is ArmStatus.OK
+
+
+def test_a_quarantined_candidate_is_not_touched() -> None:
+    one = process(raises)
+    one.job = one.job.model_copy(update={"quarantined": {raises.id: (ArmStatus.CRASHED, "killed by SIGSEGV")}})
+    assert arm(one.measure(), raises).reason == "killed by SIGSEGV"
+
+
+@pytest.mark.defence("e2e_native_exact")
+def test_a_wiring_whose_native_is_another_formula_is_refused() -> None:
+    def rounds_otherwise(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return (rmsnorm_wiring.native(x, weight, eps).float() * (1 + 2**-7)).to(x.dtype)
+
+    with pytest.raises(RefusedError, match="does not reproduce the model's own output to the bit"):
+        process(wiring=replace(wiring_for("rmsnorm", "wan", None), native=rounds_otherwise)).measure()
+
+
+@pytest.mark.defence("e2e_all_sites")
+def test_a_wiring_that_leaves_a_site_out_is_refused() -> None:
+    whole = wiring_for("rmsnorm", "wan", None)
+
+    @contextmanager
+    def all_but_one(model: nn.Module, implementation: Any) -> Iterator[None]:
+        with whole.apply(model, implementation):
+            wired = model.get_submodule("blocks.0.attn1.norm_q")
+            wired.implementation = whole.native  # type: ignore[assignment]
+            yield
+
+    with pytest.raises(RefusedError, match="the wiring sees 7 calls where the model makes 8"):
+        process(wiring=replace(whole, apply=all_but_one)).measure()
+
+
+@pytest.mark.defence("e2e_engagement")
+def test_a_candidate_that_is_not_in_the_compiled_graphs_fell_back() -> None:
+    """The compiled model keeps native: what a graph captured before the wiring would hold."""
+    whole = wiring_for("rmsnorm", "wan", None)
+
+    @contextmanager
+    def eager_only(model: nn.Module, implementation: Any) -> Iterator[None]:
+        def choose(**args: Any) -> Any:
+            return whole.native(**args) if torch.compiler.is_compiling() else implementation(**args)
+
+        with whole.apply(model, choose):
+            yield
+
+    record = process(by_hand, wiring=replace(whole, apply=eager_only)).measure()
+    assert arm(record, by_hand).status is ArmStatus.FELL_BACK
+    assert "still stands" in arm(record, by_hand).reason

@@ -1,0 +1,44 @@
+"""The end-to-end page: every cell with its arms, what was possible, and requests; strings from outside are escaped."""
+
+from harness.report import e2e
+from harness.schema.verdict import Verdicts
+from harness.verdict.e2e import judge_cells
+from harness.verdict.select import Present
+from tests.builders import Arm, decided, measurement
+from tests.e2e_builders import CEILING, sequence, stored, workload
+
+NOW = Present(op_sha256={"groupnorm_silu": "op-sources"}, pins={})
+
+
+def page(*records: object) -> str:
+    named = {"toy-dit": workload(), "toy-vae": workload("toy-vae", steps=())}
+    cells = judge_cells(stored(*records), named, NOW)  # type: ignore[arg-type]
+    row = decided(measurement({"inhouse.k": Arm()})).rows[0]
+    return e2e.render(Verdicts(rows=(row.model_copy(update={"cells": cells}),), set_aside=()))
+
+
+def test_a_cell_shows_its_gain_its_ceiling_and_its_requests() -> None:
+    made = page(
+        *sequence({"inhouse.k": 3.0, CEILING: 5.0}, op_bytes=4_000_000_000),
+        *sequence({}, workload="toy-vae", base_ms=200.0),
+    )
+    assert "## groupnorm_silu in toy-dit: WIN" in made
+    assert "| 50 steps and a decode | 96.2 % | +2." in made
+    assert "| roofline of the op |" in made.replace("---: ", "")
+    assert "8 of 8" in made
+    assert "1.020 (extra-high)" in made
+
+
+def test_what_comes_from_a_package_cannot_mark_up_the_page() -> None:
+    records = sequence({"inhouse.k": 3.0})
+    evil = [one.model_copy(update={"library": "diffusers <b>1</b> | @someone `x`"}) for one in records]
+    (line,) = [line for line in page(*evil).splitlines() if line.startswith("| model code |")]
+    assert "\\<b\\>" in line
+    assert "\\|" in line
+    assert "\\`x\\`" in line
+
+
+def test_an_open_sequence_says_what_would_settle_it() -> None:
+    made = page(*sequence({"inhouse.k": 1.3}, 4, noise_pct=0.5))
+    assert "INCONCLUSIVE" in made
+    assert "more processes would settle it" in made
