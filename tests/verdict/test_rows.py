@@ -10,7 +10,10 @@ from harness.schema.manifest import Manifest
 from harness.schema.measurement import Measurement
 from harness.schema.verdict import Cell
 from harness.schema.vocabulary import ArmStatus, Outcome, RunStatus, Tracker
-from tests.builders import H200, LAPTOP, NO_CLAIMS, Arm, case, decided, environment, manifest, measurement
+from harness.verdict import decide
+from tests.builders import H200, LAPTOP, NO_CLAIMS, PRESENT, Arm, case, decided, environment, manifest, measurement
+from tests.e2e_builders import sequence, workload
+from tests.e2e_builders import stored as stored_processes
 
 WIN = {"inhouse.k": Arm(1.3)}
 LOSS = {"inhouse.k": Arm(0.8)}
@@ -147,8 +150,8 @@ def test_claims_fill_the_cells_without_evidence(tmp_path: Path) -> None:
     [
         ("ubench", [], r"claims.yaml:3: the µbench .* `done` .*nothing was measured on a GPU"),
         ("ubench", [measurement(LOSS, status=RunStatus.THROTTLED)], r"claims.yaml:3: .*THROTTLED"),
-        ("e2e", [measurement(WIN)], r"claims.yaml:3: the E2E .*no end-to-end verdict"),
-        ("pr", [], r"claims.yaml:3: the PR .*its µbench is 🙋"),
+        ("e2e", [measurement(WIN)], r"claims.yaml:3: the E2E .*nothing was measured end to end"),
+        ("pr", [], r"claims.yaml:3: the PR .*its E2E is 🙋"),
     ],
 )
 def test_a_claim_that_contradicts_the_evidence_is_an_error(
@@ -159,10 +162,21 @@ def test_a_claim_that_contradicts_the_evidence_is_an_error(
 
 
 @pytest.mark.parametrize(("arms", "symbol"), [(WIN, Tracker.POSITIVE), (LOSS, Tracker.NEGATIVE)])
-@pytest.mark.parametrize("tracker", ["ubench", "pr"])
-def test_a_claim_that_agrees_is_linked(tmp_path: Path, tracker: str, arms: dict[str, Arm], symbol: Tracker) -> None:
-    row = decided(measurement(arms), claims=claims(tmp_path, tracker, "done")).rows[0]
-    found = row.microbench if tracker == "ubench" else row.pr
+def test_a_claim_that_agrees_is_linked(tmp_path: Path, arms: dict[str, Arm], symbol: Tracker) -> None:
+    found = decided(measurement(arms), claims=claims(tmp_path, "ubench", "done")).rows[0].microbench
+    assert (found.symbol, found.link, found.owner) == (symbol, "https://example.com/1", "@ada")
+
+
+@pytest.mark.parametrize(("gain", "symbol"), [(3.0, Tracker.POSITIVE), (0.0, Tracker.NEGATIVE)])
+@pytest.mark.parametrize("tracker", ["e2e", "pr"])
+def test_what_follows_the_end_to_end_verdict_is_linked(
+    tmp_path: Path, tracker: str, gain: float, symbol: Tracker
+) -> None:
+    of = manifest(case("a", model="toy-dit"), deciding=("toy-dit",))
+    processes = stored_processes(*sequence({"inhouse.k": gain}), *sequence({}, workload="toy-vae", base_ms=200.0))
+    named = {"toy-dit": workload(), "toy-vae": workload("toy-vae", steps=())}
+    made = decide([], {of.op: of}, claims(tmp_path, tracker, "done"), PRESENT, processes, named).rows[0]
+    found = made.e2e if tracker == "e2e" else made.pr
     assert (found.symbol, found.link, found.owner) == (symbol, "https://example.com/1", "@ada")
 
 
