@@ -35,8 +35,8 @@ _guard = all_of(half_precision, _head_dims, same_for_heads, dense_rows, spans_le
 
 
 def _prepare(args: Args) -> Args:
-    """An fp32 cache and the positions of all tokens in it."""
-    cache, positions = cache_of(args, torch.float32)
+    """An fp32 cache and the positions of all tokens in it; interleaved, the kernel reads a few floats past each row."""
+    cache, positions = cache_of(args, torch.float32, spare_row=True)
     tensors: Args = {name: args[name] for name in ("x", "q", "k") if name in args}
     return {**tensors, "cache": cache, "positions": positions, "interleaved": args["pairs"] == Pairs.INTERLEAVED}
 

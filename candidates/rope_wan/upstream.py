@@ -57,15 +57,18 @@ def tokens(x: Tensor) -> Tensor:
     return x.view(-1, *x.shape[-2:])
 
 
-def cache_of(args: Args, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
+def cache_of(args: Args, dtype: torch.dtype | None = None, *, spare_row: bool = False) -> tuple[Tensor, Tensor]:
     """cos beside sin, (rows, R), and the int64 row of each token, for kernels that look positions up.
 
     One row for each position; one for each token of each sequence where they differ by batch. `dtype` defaults to the
-    tables' own.
+    tables' own. `spare_row` adds one that no position names, for kernels that read past the end of a row.
     """
     x = args["q"] if "q" in args else args["x"]
     B, S = x.shape[:2]
     cos, sin = halved(args["cos"], args["sin"], args["pairs"], args["width"])
     cache = torch.cat((cos, sin), dim=-1).to(dtype or cos.dtype)
     positions = torch.arange(S if cache.ndim == 2 else B * S, device=x.device)
-    return cache.reshape(-1, cache.shape[-1]), positions.repeat(B) if cache.ndim == 2 else positions
+    rows = cache.reshape(-1, cache.shape[-1])
+    if spare_row:
+        rows = torch.cat((rows, rows.new_zeros(1, rows.shape[-1])))
+    return rows, positions.repeat(B) if cache.ndim == 2 else positions

@@ -42,6 +42,8 @@ def _prepare(args: Args) -> Args:
 )
 def rotary_embedding(x: Tensor, cache: Tensor, positions: Tensor, is_neox: bool) -> None:
     """x (B, S, H, D) as (tokens, H * D), in place; cache (rows, R) in the tables' dtype."""
+    if x.numel() == 0:
+        return  # it divides by the number of tokens on the host
     query = x.view(positions.shape[0], -1)
     vllm.operator("rotary_embedding")(positions, query, None, x.shape[-1], cache, is_neox)
 
@@ -60,5 +62,7 @@ def rotary_embedding(x: Tensor, cache: Tensor, positions: Tensor, is_neox: bool)
 )
 def rotary_embedding_qk(q: Tensor, k: Tensor, cache: Tensor, positions: Tensor, is_neox: bool) -> None:
     """q (B, S, H, D) and k (B, S, H2, D) as (tokens, heads * D), in place, in one launch."""
+    if q.numel() == 0:
+        return  # it divides by the number of tokens on the host
     query, key = (y.view(positions.shape[0], -1) for y in (q, k))
     vllm.operator("rotary_embedding")(positions, query, key, q.shape[-1], cache, is_neox)

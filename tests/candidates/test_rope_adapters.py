@@ -267,3 +267,19 @@ def test_the_tables_that_positions_index() -> None:
         assert prepared["cache"].shape == (rows, 64)
         assert prepared["positions"].shape == (12,)
         assert int(prepared["positions"].max()) == rows - 1
+
+
+def test_a_kernel_that_reads_past_a_row_gets_a_row_more() -> None:
+    case = rope_case(positions="shared", D=64)
+    prepare = BY_ID["flashinfer.apply_rope_with_cos_sin_cache"].prepare
+    assert prepare is not None
+    prepared = prepare(OP.inputs(case, SeededDraw(0, torch.float32, torch.device("cpu"))))
+    assert prepared["cache"].shape == (7, 64)
+    assert int(prepared["positions"].max()) == 5
+
+
+def test_no_tokens_never_reach_a_kernel_that_divides_by_their_number() -> None:
+    nothing = torch.empty(0, 6, 2, 64)
+    positions, cache = torch.empty(0, dtype=torch.int64), torch.zeros(6, 64)
+    BY_ID["vllm.rotary_embedding"].run(x=nothing, cache=cache, positions=positions, is_neox=True)
+    BY_ID["vllm.rotary_embedding_qk"].run(q=nothing, k=nothing, cache=cache, positions=positions, is_neox=True)
