@@ -31,6 +31,7 @@ from tests.lean import be_lean
 from tests.switches import OFF, OFF_VARIABLE
 
 TESTS = Path(__file__).parent
+_PATIENCE = 5
 Outcomes = dict[str, str]
 """Node id to `passed`, `failed` or `skipped`."""
 Found = tuple[dict[str, list[str]], Outcomes, str]
@@ -41,15 +42,21 @@ Job = tuple[str | None, tuple[str, ...]]
 
 @dataclass
 class _Collected:
-    """A pytest plugin that notes which tests name which defence, and what became of them."""
+    """A pytest plugin that notes which tests name which defence, and what became of them.
+
+    Several run at once here, so a test gets several times its own time limit.
+    """
 
     by_defence: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     outcomes: Outcomes = field(default_factory=dict)
 
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Keep only the tests that name a defence, once the slow ones are gone."""
         for item in items:
+            own = item.get_closest_marker("timeout")
+            limit_s = own.args[0] if own else float(config.getini("timeout"))
+            item.add_marker(pytest.mark.timeout(_PATIENCE * limit_s), append=False)
             for marker in item.iter_markers("defence"):
                 self.by_defence[marker.args[0]].append(item.nodeid)
         items[:] = [item for item in items if item.get_closest_marker("defence")]

@@ -68,8 +68,6 @@ class ContractProbe:
         declined: list[str] = []
         refused: list[str] = []
         for what, probe in _probe_cases(case):
-            if probe.content == case.content:  # a rehearsal's own case, and the gate's to judge
-                continue
             if (why := candidate.declines(probe, self.device)) is not None:
                 declined.append(f"{what}: {why}")
                 continue

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.measure.contract import ContractProbe, _probe_cases
 from harness.op import INHOUSE, Candidate, candidate
 from harness.protocol import Task
 from harness.schema.case import Layout
@@ -62,20 +61,3 @@ def test_compiled_arms_are_judged_in_full_every_time(monkeypatch: pytest.MonkeyP
         gate = arm_of(measurement, "torch.compile").gate
         assert gate is not None
         assert gate.variants == FULL
-
-
-def test_probe_leaves_the_measured_case_to_the_gate(monkeypatch: pytest.MonkeyPatch) -> None:
-    probed: list[str] = []
-
-    def right(self: ContractProbe, tried: object, arm: object, case: object) -> str:
-        probed.append(case.content)  # type: ignore[attr-defined]
-        return ""
-
-    quick(monkeypatch)
-    monkeypatch.setattr(ContractProbe, "_right", right)
-    dims = {"B": 1, "S": 4, "D": 64}
-    small = rmsnorm_case(dims, rehearsal=dims, layout=Layout.SLICED)
-    assert small.content in [probe.content for _, probe in _probe_cases(small)]
-    comparison([kernel(51.0)]).run(Task(case=small, context=None))
-    assert small.content not in probed
-    assert len(probed) == len(_probe_cases(small)) - 1
