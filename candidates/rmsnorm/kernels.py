@@ -27,18 +27,30 @@ def _row_offset(row, N1, N2, s_0, s_1, s_2, COLLAPSED: tl.constexpr):
 
 
 @triton.jit
-def _stored_sum(x, residual, h_ptr, mask):
+def _rounded(x, dtype: tl.constexpr, EMULATE: tl.constexpr):
+    """fp32 rounded to `dtype` and back; with EMULATE by integers, since Triton's interpreter truncates to bf16."""
+    if EMULATE and dtype == tl.bfloat16:
+        bits = x.to(tl.uint32, bitcast=True)
+        bits += 0x7FFF + ((bits >> 16) & 1)
+        y = ((bits >> 16) << 16).to(tl.float32, bitcast=True)
+    else:
+        y = x.to(dtype).to(tl.float32)
+    return y
+
+
+@triton.jit
+def _stored_sum(x, residual, h_ptr, mask, EMULATE: tl.constexpr):
     """x + residual rounded to x's dtype, written to h."""
-    h = (x.to(tl.float32) + residual.to(tl.float32)).to(x.dtype)
+    h = _rounded(x.to(tl.float32) + residual.to(tl.float32), x.dtype, EMULATE).to(x.dtype)
     tl.store(h_ptr, h, mask=mask)
     return h
 
 
 @triton.jit
-def _weighted(normed, weight, dtype: tl.constexpr, ROUND_FIRST: tl.constexpr):
+def _weighted(normed, weight, dtype: tl.constexpr, ROUND_FIRST: tl.constexpr, EMULATE: tl.constexpr):
     """weight * normed in fp32; the product of two rounded 16-bit numbers is exact there, so storing rounds it once."""
     if ROUND_FIRST:
-        normed = normed.to(dtype).to(tl.float32)
+        normed = _rounded(normed, dtype, EMULATE)
     return weight * normed
 
 
@@ -47,7 +59,7 @@ def rmsnorm_tile(
     x_ptr, residual_ptr, weight_ptr, out_ptr, h_ptr, eps, inverse_D, rows, D, N1, N2,
     x_0, x_1, x_2, x_d, r_0, r_1, r_2, r_d, h_0, h_1, h_2, h_d,
     ROWS: tl.constexpr, HEAD: tl.constexpr, TAIL: tl.constexpr, COLLAPSED: tl.constexpr, RESIDUAL: tl.constexpr,
-    WEIGHT: tl.constexpr, ROUND_FIRST: tl.constexpr, PDL: tl.constexpr, EARLY: tl.constexpr,
+    WEIGHT: tl.constexpr, ROUND_FIRST: tl.constexpr, EMULATE: tl.constexpr, PDL: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     """ROWS rows per program, kept in registers; out is contiguous (rows, D), h has strides of its own."""
     if PDL:
@@ -84,9 +96,9 @@ def rmsnorm_tile(
                 tl.float32
             )
     if RESIDUAL:
-        head_x = _stored_sum(head_x, head_r, h_ptr + h_row + head * h_d, row_valid)
+        head_x = _stored_sum(head_x, head_r, h_ptr + h_row + head * h_d, row_valid, EMULATE)
         if TAIL > 0:
-            tail_x = _stored_sum(tail_x, tail_r, h_ptr + h_row + tail * h_d, tail_valid)
+            tail_x = _stored_sum(tail_x, tail_r, h_ptr + h_row + tail * h_d, tail_valid, EMULATE)
     head_x = head_x.to(tl.float32)
     squares = head_x * head_x
     if TAIL > 0:
@@ -98,12 +110,12 @@ def rmsnorm_tile(
     inverse_rms = tl.rsqrt(tl.sum(squares, 1) * inverse_D + eps)[:, None]
     y = head_x * inverse_rms
     if WEIGHT:
-        y = _weighted(y, head_weight, x_ptr.dtype.element_ty, ROUND_FIRST)
+        y = _weighted(y, head_weight, x_ptr.dtype.element_ty, ROUND_FIRST, EMULATE)
     tl.store(out_ptr + out_row + head, y.to(out_ptr.dtype.element_ty), mask=row_valid)
     if TAIL > 0:
         y = tail_x * inverse_rms
         if WEIGHT:
-            y = _weighted(y, tail_weight, x_ptr.dtype.element_ty, ROUND_FIRST)
+            y = _weighted(y, tail_weight, x_ptr.dtype.element_ty, ROUND_FIRST, EMULATE)
         tl.store(out_ptr + out_row + tail, y.to(out_ptr.dtype.element_ty), mask=tail_valid)
 
 
@@ -112,7 +124,7 @@ def rmsnorm_long(
     x_ptr, residual_ptr, weight_ptr, out_ptr, h_ptr, eps, D, N1, N2,
     x_0, x_1, x_2, x_d, r_0, r_1, r_2, r_d, h_0, h_1, h_2, h_d,
     BLOCK: tl.constexpr, COLLAPSED: tl.constexpr, RESIDUAL: tl.constexpr, WEIGHT: tl.constexpr,
-    ROUND_FIRST: tl.constexpr, PDL: tl.constexpr,
+    ROUND_FIRST: tl.constexpr, EMULATE: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One row per program in two passes over blocks, for rows too long for registers."""
     if PDL:
@@ -129,7 +141,7 @@ def rmsnorm_long(
         x = tl.load(x_ptr + x_row + i * x_d, mask=i < D, other=0.0, eviction_policy="evict_last")
         if RESIDUAL:
             r = tl.load(residual_ptr + r_row + i * r_d, mask=i < D, other=0.0, eviction_policy="evict_last")
-            x = _stored_sum(x, r, h_ptr + h_row + i * h_d, i < D)
+            x = _stored_sum(x, r, h_ptr + h_row + i * h_d, i < D, EMULATE)
         x = x.to(tl.float32)
         squares += x * x
         start += BLOCK
@@ -143,9 +155,9 @@ def rmsnorm_long(
         x = tl.load(x_ptr + x_row + i * x_d, mask=i < D, other=0.0, eviction_policy="evict_first")
         if RESIDUAL:
             r = tl.load(residual_ptr + r_row + i * r_d, mask=i < D, other=0.0, eviction_policy="evict_first")
-            x = _stored_sum(x, r, h_ptr + h_row + i * h_d, i < D)
+            x = _stored_sum(x, r, h_ptr + h_row + i * h_d, i < D, EMULATE)
         y = x.to(tl.float32) * inverse_rms
         if WEIGHT:
             weight = tl.load(weight_ptr + i, mask=i < D, other=0.0).to(tl.float32)
-            y = _weighted(y, weight, x_ptr.dtype.element_ty, ROUND_FIRST)
+            y = _weighted(y, weight, x_ptr.dtype.element_ty, ROUND_FIRST, EMULATE)
         tl.store(out_ptr + row * D + i, y.to(out_ptr.dtype.element_ty), mask=i < D)

@@ -120,7 +120,7 @@ def _launch(
     _, n1, n2 = (1, 1, 1) if collapsed else _three([x.shape[i] for i in counted], 1)
     sm_count, pdl = _limits(x.device)
     layout = {"COLLAPSED": collapsed, "RESIDUAL": residual is not None, "PDL": pdl}
-    formula = {"WEIGHT": weight is not None, "ROUND_FIRST": round_first}
+    formula = {"WEIGHT": weight is not None, "ROUND_FIRST": round_first, "EMULATE": x.device.type == "cpu"}
     tensors = (operands[0], operands[1], x if weight is None else weight.contiguous(), out, operands[2])
     if width > LONG_ELEMENTS:
         rmsnorm_long[(rows,)](

@@ -78,6 +78,16 @@ def rounding() -> dict[str, dict[str, bool]]:
     return seen
 
 
+def bf16() -> dict[str, Any]:
+    """After the residual add, rounding before the weight: whether the sum is exact, and steps from native."""
+    x, residual = torch.randn((2, 4, 1536), generator=torch.Generator().manual_seed(0)).bfloat16()
+    weight = weight_of(x).bfloat16()
+    normed, h = launch.residual_rmsnorm(x, weight, 1e-6, residual, BEFORE_WEIGHT)
+    right = native(h, weight, 1e-6, BEFORE_WEIGHT)
+    steps = (normed.view(torch.int16).int() - right.view(torch.int16).int()).abs().max().item()
+    return {"sum_exact": torch.equal(h, x + residual), "steps": steps}
+
+
 @triton.jit
 def _offsets_kernel(out_ptr, row, N1, N2, s_0, s_1, s_2):
     rows = row + tl.arange(0, 2)
@@ -112,5 +122,12 @@ def opcheck() -> dict[str, str]:
 if __name__ == "__main__":
     empty = torch.empty(0, 64)
     shape = list(launch.rmsnorm(empty, weight_of(empty), 1e-6).shape)
-    seen = {"numerics": numerics(), "rounding": rounding(), "offsets": offsets(), "opcheck": opcheck(), "empty": shape}
+    seen = {
+        "numerics": numerics(),
+        "rounding": rounding(),
+        "bf16": bf16(),
+        "offsets": offsets(),
+        "opcheck": opcheck(),
+        "empty": shape,
+    }
     print(json.dumps(seen))

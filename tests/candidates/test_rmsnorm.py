@@ -42,6 +42,11 @@ def test_kernels_round_where_they_are_told_to(rehearsal: dict[str, Any]) -> None
         assert seen == {"before_weight": True, "residual": True, "once": False}, width
 
 
+def test_only_the_last_rounding_is_the_interpreters(rehearsal: dict[str, Any]) -> None:
+    """It truncates to bf16; the roundings before the last are emulated, or two of them would outgrow one step."""
+    assert rehearsal["bf16"] == {"sum_exact": True, "steps": 1}
+
+
 def test_offsets_beyond_int32(rehearsal: dict[str, Any]) -> None:
     expected = []
     for row in (2_000_000_000, 2_000_000_001):
