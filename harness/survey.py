@@ -86,6 +86,8 @@ class Survey(_Message):
 class _Touch(_Message):
     kind: Literal["touch"] = "touch"
     what: str
+    output_bytes: int
+    """What the child had written before: the parent may read this after the child has written more."""
 
 
 class _Request(_Message):
@@ -150,7 +152,7 @@ def _ask(request: _Request) -> Survey | tuple[str, str]:
                 if isinstance(message, Survey):
                     return message
                 touching, deadline[0] = message.what, monotonic() + TOUCH_LIMIT_S
-                said_before = os.fstat(log.fileno()).st_size
+                said_before = message.output_bytes
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -251,7 +253,7 @@ def main() -> None:
         os.write(descriptor, message.model_dump_json().encode() + b"\n")
 
     request = _Request.model_validate_json(sys.stdin.buffer.read())
-    say(_answer_to(request, lambda what: say(_Touch(what=what))))
+    say(_answer_to(request, lambda what: say(_Touch(what=what, output_bytes=os.fstat(1).st_size))))
     # What a candidate started or registered must not keep the answer waiting.
     os._exit(0)
 

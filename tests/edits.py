@@ -90,7 +90,12 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "stats_whole_processes": (
         ("harness.stats.traces", "hodges_lehmann(d[:, :value])[drawn", "hodges_lehmann(d[:, -value:])[drawn"),
     ),
-    # -- the end-to-end verdicts
+    # -- the end-to-end stage and its verdicts
+    "e2e_native_exact": (("harness.e2e.process", "if not torch.equal(output, native):", "if False:"),),
+    "e2e_all_sites": (("harness.e2e.process", "if calls.count != expected:", "if False:"),),
+    "e2e_engagement": (
+        ("harness.e2e.engaged", "if now * calls.graphs_baseline >= before * calls.graphs:", "if False:"),
+    ),
     "e2e_both_baselines": (
         ("harness.verdict.e2e_arms", "if any(figures.verdict is Verdict.NO_WIN for figures in both):", "if False:"),
     ),
