@@ -25,6 +25,7 @@ from tests.e2e.twins import ROOT, workloads
 from tests.rig import CPU, TOLERANCE, StubLink, without_inductor
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
+LIMITS = ("recompile_limit", "accumulated_recompile_limit", "fail_on_recompile_limit_hit")
 NAME = "wan2.1-t2v-1.3b"
 REWRITE: dict[str, Any] = {"op": "rmsnorm", "kind": Kind.REWRITE, "provider": TORCH, "kernels": ()}
 
@@ -77,8 +78,12 @@ def interpreted(x: Tensor, weight: Tensor | None, eps: float, rounding: str = "o
 
 
 @pytest.fixture(autouse=True)
-def _no_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_inductor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     without_inductor(monkeypatch)
+    config = torch._dynamo.config
+    kept = {name: getattr(config, name) for name in LIMITS}
+    with config.patch(**kept):  # a process raises them for good
+        yield
 
 
 def process(*candidates: Candidate, wiring: Wiring | None = None, number: int = 0, **settings: Any) -> CellProcess:

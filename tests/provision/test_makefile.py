@@ -46,13 +46,13 @@ def test_first_use_makes_the_environment_then_runs(top: Path, tmp_path: Path) ->
     blind = fake_nvidia_smi(tmp_path / "bin", "exit 9")
     lines = would_run(top, "bench", "OP=rmsnorm", "ARGS=--fresh", path=blind)
     assert "-m venv .venv" in lines
-    assert "-c constraints-cpu.txt -e '.[dev]'" in lines
+    assert "-c constraints-cpu.txt -e '.[dev,e2e]'" in lines
     assert lines.index("pip install") < lines.index(".venv/bin/python -m harness bench rmsnorm --fresh")
 
 
 def test_a_gpu_brings_the_cuda_extra_and_its_versions(top: Path, tmp_path: Path) -> None:
     gpu = fake_nvidia_smi(tmp_path / "bin", "echo 'GPU 0: NVIDIA H200 (UUID: GPU-1)'")
-    assert "-c constraints-gpu.txt -e '.[dev,cuda]'" in would_run(top, "test", path=gpu)
+    assert "-c constraints-gpu.txt -e '.[dev,e2e,cuda]'" in would_run(top, "test", path=gpu)
 
 
 def test_nothing_is_installed_twice_and_a_changed_project_installs_again(top: Path, tmp_path: Path) -> None:
