@@ -164,7 +164,8 @@ class Supervisor:
 
     def _candidates_of(self, task: Task) -> set[str]:
         index = next(i for i, t in enumerate(self.job.tasks) if (t.case.id, t.context) == (task.case.id, task.context))
-        return set(self._identities[index]) - set(task.quarantined)
+        found = set(self._identities[index]) - set(task.quarantined)
+        return found if task.only is None else found & task.only
 
     def _dead_measurement(self, task: Task, death: Death) -> Measurement:
         """The record of a task that no worker survived, though no single candidate is to blame."""
