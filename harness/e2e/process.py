@@ -25,7 +25,6 @@ from harness.e2e.arms import (
     DYNAMIC_ID,
     OPAQUE_ID,
     TWIN_ID,
-    ModelArm,
     Signature,
     model_arm,
     raise_graph_limits,
@@ -38,12 +37,13 @@ from harness.e2e.controls import opaque_native, slowed
 from harness.e2e.engaged import counted, disengaged, launches_of
 from harness.e2e.models import family as family_of
 from harness.e2e.protocol import CellJob
+from harness.e2e.state import State
 from harness.e2e.timing import Blocks, Sampler
 from harness.measure.inputs import SeededDraw
 from harness.measure.link import Link, check_device, first_line, synchronize
 from harness.op import Candidate, Device, Impl, Op
 from harness.schema.measurement import EnvironmentRecord, TelemetryRecord
-from harness.schema.process import CallsRecord, ModelArmRecord, ModelRole, ProcessRecord, QualityRecord
+from harness.schema.process import CallsRecord, ModelArmRecord, ModelRole, ProcessRecord
 from harness.schema.vocabulary import ArmStatus, Contract, Kind, RunStatus
 from harness.schema.workload import Execution
 from harness.stats.rule import PILOT_PAIRS, Budget, RuleSettings, pairs_per_process
@@ -54,39 +54,6 @@ POSITIVE_ID = "torch.compile_slowed"
 _BUILD_LIMIT_S = 900.0
 _STEP_LIMIT_S = 600.0
 _GRAPH_WARM_UPS = 3
-
-
-@dataclass
-class State:
-    """What is known of one arm so far."""
-
-    id: str
-    role: ModelRole
-    kind: Kind
-    contract: Contract
-    candidate: Candidate | None = None
-    implementation: Impl | None = None
-    arm: ModelArm | None = None
-    run: Callable[[], object] | None = None
-    status: ArmStatus = ArmStatus.OK
-    reason: str = ""
-    compile_s: float = 0.0
-    peak_bytes: int = 0
-    graphs: int = 0
-    calls: CallsRecord | None = None
-    declined_calls: int = 0
-    shadow: Shadow | None = None
-    quality: QualityRecord | None = None
-
-    @property
-    def alive(self) -> bool:
-        """Whether it is still in the comparison."""
-        return self.status is ArmStatus.OK
-
-    def fail(self, status: ArmStatus, reason: str) -> None:
-        """Take it out; the first reason sticks."""
-        if self.alive:
-            self.status, self.reason = status, reason
 
 
 class RefusedError(Exception):
