@@ -16,11 +16,9 @@ from pathlib import Path
 from types import ModuleType
 
 from harness.errors import UserError
-from harness.imported import sources_sha256
+from harness.imported import PACKAGE, sources_sha256
 from harness.importing import Imports, loaded_extra
 from harness.op import Candidate, Op
-
-PACKAGE = "candidates"
 
 
 @dataclass(frozen=True)

@@ -179,17 +179,10 @@ def bench(
 
 def _decide_and_print(root: Path, ops: tuple[str, ...], device_type: Literal["cuda", "cpu"]) -> list[str]:
     """Refresh reports/ and print each op's outcomes; why reports/ could not be refreshed, a sentence each."""
-    from harness.report import recompute_ops, write_all
+    from harness.report import refresh
     from harness.report.console import outcome_table
 
-    problems: list[str] = []
-    try:
-        verdicts = _verdicts()
-        write_all(verdicts, root / "reports")
-    except UserError as error:
-        # Somebody else's manifest, claim or evidence: the reports hold all ops or are left as they were.
-        verdicts = recompute_ops(root, ops)
-        problems = [f"reports/ is as it was before: {line}" for line in str(error).splitlines()]
+    verdicts, problems = refresh(root, ops)
     for op in ops:
         out.print(outcome_table(verdicts, op, device_type))
     return problems

@@ -1,4 +1,5 @@
-"""Which files a candidate's module is made of: itself and what it imports from its own surroundings, by statement.
+"""Which files a candidate, an op or its wirings are made of: themselves and what they import from their own
+surroundings, by statement.
 
 Its surroundings are the project (`candidates.*`), the package it belongs to, and for a file given on the command line
 the folder it lies in. Files it names in a string, such as a `.cu` beside it, count too. Nothing is imported here.
@@ -9,8 +10,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from harness.sources import files_sha256
+from harness.sources import content_sha256, files_sha256
+
+PACKAGE = "candidates"
 
 _LONGEST_NAME = 200
 
@@ -21,6 +25,31 @@ def sources_sha256(file: Path, module: str, root: Path) -> str:
     surroundings = (base, _import_root(file.resolve(), module))
     files = files_of(file.resolve(), surroundings)
     return files_sha256(base if all(base in found.parents for found in files) else Path("/"), files)
+
+
+def op_sha256(root: Path, op: str, tolerance: Any) -> str:
+    """Hash of what an op's isolated and in-context numbers depend on below `root`: every file of its folder but its
+    wirings (they bind it to models and shape no µbench number), what these import, and its tolerance.
+
+    The manifest's cases are left out: each measurement holds its own case, so a new case leaves the old evidence
+    fresh. `tolerance` is the manifest's, as JSON values.
+    """
+    folder = (file for file in (root / PACKAGE / op).rglob("*") if _is_source(file))
+    own = [file for file in folder if not file.name.startswith("wiring")]
+    return content_sha256([_made_of_sha256(root, own), tolerance])
+
+
+def wiring_sha256(root: Path, op: str) -> str:
+    """Hash of an op's wirings and of what they import: what its end-to-end numbers depend on beside `op_sha256`."""
+    return _made_of_sha256(root, (root / PACKAGE / op).glob("wiring*.py"))
+
+
+def _made_of_sha256(root: Path, files: Iterable[Path]) -> str:
+    return files_sha256(root, {found for file in files for found in files_of(file, (root,))})
+
+
+def _is_source(file: Path) -> bool:
+    return file.is_file() and "__pycache__" not in file.parts and not file.name.startswith(".")
 
 
 def files_of(file: Path, roots: Sequence[Path]) -> set[Path]:
@@ -69,7 +98,7 @@ def _named(file: Path, roots: Sequence[Path]) -> Iterator[Path]:
             continue
         else:
             continue
-        yield from _modules([name for name in names if name.startswith("candidates.")], project)
+        yield from _modules([name for name in names if name.startswith(f"{PACKAGE}.")], project)
         for root in roots[1:]:
             if root != project:
                 yield from _modules(names, root)

@@ -6,7 +6,6 @@ A worker that dies takes only its own task down. The culprit is found by running
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +17,7 @@ from harness.device_lock import DeviceLock, expected_uuid
 from harness.errors import UnfitError
 from harness.measure.telemetry import Probe, probe_for
 from harness.prebuild import build_ahead
+from harness.processes import worker_environment
 from harness.protocol import (
     Begin,
     BlockQuery,
@@ -29,7 +29,6 @@ from harness.protocol import (
     Hello,
     Job,
     Lost,
-    Reply,
     Task,
     TelemetryQuery,
     Unfit,
@@ -219,19 +218,12 @@ class Supervisor:
         return self._logs / f"{name}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}.log"
 
     def _worker_environment(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "TORCHINDUCTOR_CACHE_DIR": str(self._cache / "inductor"),
-            "TRITON_CACHE_DIR": str(self._cache / "triton"),
-            **(_rehearsal_environment() if self.job.device_type == "cpu" else {}),
-            **self._environment,
-        }
+        return {**worker_environment(self._cache, self.job.device_type), **self._environment}
 
     def _drain(self, pending: list[Task]) -> Generator[Measurement, None, Death | None]:
         """Run `pending` in the present worker; measured tasks are removed and yielded. Returns its Death or None."""
         worker = self._worker
         assert worker is not None
-        assert worker.watcher is not None
         worker.send(Go(tasks=tuple(pending)))
         arm, phase, limit = "", "", monotonic() + _NO_ARM_LIMIT_S
         while True:
@@ -239,11 +231,8 @@ class Supervisor:
             if isinstance(message, Begin):
                 arm, phase, limit = message.arm, message.phase, monotonic() + message.limit_s
                 self.progress.step(message.task, arm, phase)
-            elif isinstance(message, BlockQuery):
-                worker.send(Reply(void=worker.watcher.void(message.start_s, message.stop_s)))
-            elif isinstance(message, TelemetryQuery):
-                record = worker.watcher.record(message.start_s, message.stop_s, message.void)
-                worker.send(Reply(telemetry=record))
+            elif isinstance(message, BlockQuery | TelemetryQuery):
+                worker.answer(message)
             elif isinstance(message, Blocks):
                 self.progress.blocks(message.done, message.most)
             elif isinstance(message, Done):
@@ -272,18 +261,3 @@ class Supervisor:
         if self._worker is not None:
             self._worker.end()
             self._worker = None
-
-
-def _rehearsal_environment() -> dict[str, str]:
-    """What a worker on a CPU is told; the person's own settings stand, but for the interpreter."""
-    told = {
-        # A rehearsal's cache is one core's L2. Two threads that wait for each other at every kernel's end cost a time
-        # slice of the operating system whenever something else runs.
-        "OMP_NUM_THREADS": "1",
-        # Inductor compiles 16 s of C++ to learn whether the compiler knows AVX2 and AVX512F, which all that can build
-        # torch's headers do. What newer instructions need is still tried.
-        "TORCHINDUCTOR_VEC_ISA_OK": "1",
-        # One small kernel per graph: a pool of compilers would only import torch once more.
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",
-    }
-    return {name: os.environ.get(name, value) for name, value in told.items()} | {"TRITON_INTERPRET": "1"}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
@@ -20,77 +19,22 @@ from harness.measure.comparison import Comparison
 from harness.measure.controls import read_controls
 from harness.measure.global_state import load_configs
 from harness.measure.link import DeviceLostError
-from harness.processes import die_with_parent
+from harness.pipe_link import PipeLink
+from harness.processes import compile_cache_state, die_with_parent
 from harness.protocol import (
-    Begin,
-    BlockQuery,
-    Blocks,
     Done,
     Finished,
-    FromWorker,
     Go,
     Hello,
     Job,
     Lost,
-    Reply,
     Task,
-    TelemetryQuery,
     Unfit,
     to_worker,
 )
-from harness.schema.measurement import TelemetryRecord
 from harness.store import ArmIdentity
 
 _CONTROL_TRIES = 3
-
-Expected = TypeVar("Expected", Job, Go, Reply)
-
-
-class PipeLink:
-    """`harness.measure.comparison.Link` over the pipes."""
-
-    def __init__(self, in_fd: int, out_fd: int) -> None:
-        self._in = os.fdopen(in_fd, "r", encoding="utf-8")
-        self._out = os.fdopen(out_fd, "w", encoding="utf-8")
-        self.task = ""
-
-    def send(self, message: FromWorker) -> None:
-        """Write one message."""
-        self._out.write(message.model_dump_json() + "\n")
-        self._out.flush()
-
-    def receive(self, expected: type[Expected]) -> Expected:
-        """Read one message of the expected kind; exits when the supervisor has gone."""
-        line = self._in.readline()
-        if not line:
-            sys.exit(0)
-        message = to_worker.validate_json(line)
-        assert isinstance(message, expected), f"expected {expected.__name__}, got {message.kind}"
-        return message
-
-    def begin(self, arm: str, phase: str, limit_s: float) -> None:
-        """See `Link.begin`."""
-        self.send(Begin(task=self.task, arm=arm, phase=phase, limit_s=limit_s))
-
-    def block_void(self, start_s: float, stop_s: float) -> str:
-        """See `Link.block_void`."""
-        self.send(BlockQuery(start_s=start_s, stop_s=stop_s))
-        return self.receive(Reply).void
-
-    def telemetry(self, start_s: float, stop_s: float, void: int) -> TelemetryRecord:
-        """See `Link.telemetry`."""
-        self.send(TelemetryQuery(start_s=start_s, stop_s=stop_s, void=void))
-        return self.receive(Reply).telemetry or TelemetryRecord(available=False)
-
-    def blocks(self, done: int, most: int) -> None:
-        """See `Link.blocks`."""
-        self.send(Blocks(done=done, most=most))
-
-
-def compile_cache_state() -> str:
-    """`fresh` when Inductor's and Triton's cache folders are empty or absent, else `kept`."""
-    folders = [Path(os.environ[name]) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR") if name in os.environ]
-    return "kept" if any(folder.is_dir() and any(folder.iterdir()) for folder in folders) else "fresh"
 
 
 def identities(task: Task, entry: catalog.Entry) -> dict[str, ArmIdentity]:
@@ -158,7 +102,7 @@ def serve(link: PipeLink) -> None:
 def main() -> None:
     """Entry point."""
     die_with_parent()
-    link = PipeLink(int(sys.argv[1]), int(sys.argv[2]))
+    link = PipeLink(int(sys.argv[1]), int(sys.argv[2]), to_worker)
     try:
         serve(link)
     except DeviceLostError as error:

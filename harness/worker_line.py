@@ -18,6 +18,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from harness.errors import UnfitError
 from harness.measure.telemetry import Probe, Watcher
+from harness.protocol import BlockQuery, Reply, TelemetryQuery
 from harness.schema.measurement import DeviceRecord
 from harness.schema.vocabulary import ArmStatus
 
@@ -100,6 +101,15 @@ class WorkerLine(Generic[M]):
             raise UnfitError(
                 f"{self.watcher.processes - 1} other compute processes are on {device.name}; wait for them."
             )
+
+    def answer(self, question: BlockQuery | TelemetryQuery) -> None:
+        """What the watcher saw in the span that the process asks about."""
+        assert self.watcher is not None, "a process that is not watched yet asks nothing"
+        if isinstance(question, BlockQuery):
+            self.send(Reply(void=self.watcher.void(question.start_s, question.stop_s)))
+        else:
+            seen = self.watcher.record(question.start_s, question.stop_s, question.void)
+            self.send(Reply(telemetry=seen))
 
     def death(self, arm: str, phase: str) -> Death:
         """Why nothing more was heard of it."""

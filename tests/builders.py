@@ -289,6 +289,7 @@ def stored(*measurements: Measurement) -> list[Stored]:
 
 PRESENT = Present(
     op_sha256={"groupnorm_silu": "op-sources", "rmsnorm": "op-sources"},
+    wiring_sha256={"groupnorm_silu": "wirings", "rmsnorm": "wirings"},
     pins={"torch": "2.11.0", "triton": "3.6.0", "sglang": "0.5.23"},
 )
 NO_CLAIMS = Claims(rows={})

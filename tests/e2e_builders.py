@@ -100,6 +100,7 @@ def process(
         attention_backend="default",
         upstream={},
         e2e_sha256="e2e",
+        wiring_sha256="wirings",
         seed=1,
         settings={"budget_s": 300.0},
         op_bytes=op_bytes,

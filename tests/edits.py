@@ -97,8 +97,10 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         ("harness.e2e.engaged", "if now * calls.graphs_baseline >= before * calls.graphs:", "if False:"),
     ),
     "e2e_both_baselines": (
-        ("harness.verdict.e2e_arms", "if any(figures.verdict is Verdict.NO_WIN for figures in both):", "if False:"),
+        ("harness.stats.sequences", "all(decision is Decision.WIN", "any(decision is Decision.WIN"),
     ),
+    "e2e_best_of_many": (("harness.verdict.e2e_rows", "_led_among(cell) * composition", "composition"),),
+    "e2e_drift": (("harness.e2e.runner", "if record.upstream.get(name) != pinned", "if False"),),
     "e2e_aa": (("harness.verdict.e2e_arms", "        if not gate.passed:\n", "        if False:\n"),),
     "e2e_ceiling": (("harness.verdict.e2e_arms", "hardest.gain_pct.lower > ceiling.upper", "False"),),
     "e2e_regression": (("harness.verdict.e2e_rows", "any(one.regression for one in figures)", "False"),),

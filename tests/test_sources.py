@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import harness
-from harness import sources
+from harness import imported, sources
 from harness.errors import UserError
 
 
@@ -50,17 +50,17 @@ def root(tmp_path: Path) -> Path:
     ],
 )
 def test_op_hash_covers_the_op_and_what_it_imports(root: Path, name: str, changes: bool) -> None:
-    before = sources.op_sha256(root, "rmsnorm", {"atol": 0.01})
+    before = imported.op_sha256(root, "rmsnorm", {"atol": 0.01})
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).write_text("changed here")
-    assert (sources.op_sha256(root, "rmsnorm", {"atol": 0.01}) != before) is changes
+    assert (imported.op_sha256(root, "rmsnorm", {"atol": 0.01}) != before) is changes
 
 
 def test_op_hash_changes_with_the_tolerance_and_with_a_rename(root: Path) -> None:
-    before = sources.op_sha256(root, "rmsnorm", {"atol": 0.01})
-    assert sources.op_sha256(root, "rmsnorm", {"atol": 0.02}) != before
+    before = imported.op_sha256(root, "rmsnorm", {"atol": 0.01})
+    assert imported.op_sha256(root, "rmsnorm", {"atol": 0.02}) != before
     (root / "candidates/rmsnorm/op.py").rename(root / "candidates/rmsnorm/main.py")
-    assert sources.op_sha256(root, "rmsnorm", {"atol": 0.01}) != before
+    assert imported.op_sha256(root, "rmsnorm", {"atol": 0.01}) != before
 
 
 @pytest.mark.parametrize(
@@ -71,15 +71,14 @@ def test_op_hash_changes_with_the_tolerance_and_with_a_rename(root: Path) -> Non
         ("candidates/_providers/sglang.py", True),
         ("candidates/_providers/unpacked.py", True),
         ("candidates/_providers/vllm.py", False),
-        ("harness/wiring.py", True),
-        ("harness/store.py", False),
+        ("candidates/rmsnorm/op.py", False),
     ],
 )
-def test_end_to_end_hash_covers_the_wirings_and_what_they_import(root: Path, name: str, changes: bool) -> None:
+def test_wiring_hash_covers_the_wirings_and_what_they_import(root: Path, name: str, changes: bool) -> None:
     (root / "candidates/rmsnorm/wiring.py").write_text("from candidates._providers.sglang import attention")
-    before = sources.e2e_sha256(root, root, "rmsnorm")
+    before = imported.wiring_sha256(root, "rmsnorm")
     (root / name).write_text("changed here")
-    assert (sources.e2e_sha256(root, root, "rmsnorm") != before) is changes
+    assert (imported.wiring_sha256(root, "rmsnorm") != before) is changes
 
 
 @pytest.mark.parametrize(
@@ -91,6 +90,16 @@ def test_harness_hash_covers_what_shapes_a_number(root: Path, name: str, changes
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).write_text("changed")
     assert (sources.harness_sha256(root) != before) is changes
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [("harness/wiring.py", True), ("harness/e2e/process.py", True), ("harness/store.py", False)]
+)
+def test_end_to_end_hash_covers_that_stage(root: Path, name: str, changes: bool) -> None:
+    before = sources.harness_sha256(root, sources.MEASURING_E2E)
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    (root / name).write_text("changed")
+    assert (sources.harness_sha256(root, sources.MEASURING_E2E) != before) is changes
 
 
 PASSIVE = re.compile(

@@ -19,7 +19,7 @@ from harness.errors import UserError
 from harness.microbench import WORK_FOLDER, require_writable
 from harness.op import Candidate
 from harness.progress import LiveProgress
-from harness.report import recompute, recompute_ops, write_all
+from harness.report import recompute_ops, refresh
 from harness.report.e2e import gain
 from harness.schema.manifest import Manifest, load_manifest
 from harness.schema.process import ProcessRecord
@@ -83,10 +83,10 @@ def run(request: Request, root: Path, out: Console, err: Console) -> list[str]:
                 if outcome.failure:
                     failures.append(f"{cell.name}: {outcome.failure}")
     finally:
-        verdicts = recompute_ops(root, request.ops)
-        out.print(outcome_table(verdicts, request.device_type))
-        write_all(recompute(root), root / "reports")
-    return failures
+        # Also after Ctrl-C: what is stored is decided and printed.
+        verdicts, problems = refresh(root, request.ops)
+        out.print(outcome_table(verdicts, request.ops, request.device_type))
+    return [*failures, *problems]
 
 
 def _plans(op: str, request: Request, root: Path) -> list[tuple[Cell, Manifest, tuple[str, ...]]]:
@@ -117,14 +117,14 @@ def line_of(record: ProcessRecord) -> str:
     return escape(said + (f"; {', '.join(broken)}" if broken else ""))
 
 
-def outcome_table(verdicts: Verdicts, device_type: str) -> Table:
-    """Every cell of the device's kind, newest sequence."""
+def outcome_table(verdicts: Verdicts, ops: tuple[str, ...], device_type: str) -> Table:
+    """Every cell of these ops on the device's kind, newest sequence."""
     table = Table(title="end to end", title_justify="left", title_style="bold")
     for column in ("op", "model", "ceiling", "arm", "gain of the component", "verdict"):
         table.add_column(column, overflow="fold")
     for row in verdicts.rows:
         for cell in row.cells:
-            if cell.device.type != device_type:
+            if cell.op not in ops or cell.device.type != device_type:
                 continue
             arms = [*([cell.twin] if cell.twin is not None else []), *cell.candidates]
             if not arms:

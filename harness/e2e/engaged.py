@@ -51,7 +51,7 @@ def counted(patterns: Iterable[str], names: Counter[str]) -> dict[str, int]:
 def disengaged(calls: CallsRecord, declined_calls: int) -> str:
     """Why the record does not show the candidate in place of every native call, or ""."""
     eligible = calls.expected - declined_calls
-    if calls.eager != calls.expected:
+    if calls.eager is not None and calls.eager != calls.expected:
         return (
             f"the wiring called the op {calls.eager} times in one eager run, the model calls it {calls.expected} times"
         )

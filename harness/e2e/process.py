@@ -6,6 +6,7 @@ Started by `harness.e2e.runner`; nothing is decided here.
 from __future__ import annotations
 
 import gc
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -72,6 +73,7 @@ class CellProcess:
     device: Device
     environment: EnvironmentRecord
     e2e_sha256: str
+    wiring_sha256: str
     copy_bytes_per_us: float
     link: Link
     started_s: float
@@ -140,6 +142,7 @@ class CellProcess:
             attention_backend=quality.attention_backend(model),
             upstream=upstream_sources(self.wiring),
             e2e_sha256=self.e2e_sha256,
+            wiring_sha256=self.wiring_sha256,
             seed=job.settings.seed,
             settings=job.settings.stored(),
             op_bytes=calls.bytes_moved,
@@ -215,7 +218,7 @@ class CellProcess:
             else:
                 implementation = wired_implementation(self.op, self.wiring, candidate)
                 state.implementation = routed(implementation, self.wiring.native, frozenset(declined))
-            state.calls = CallsRecord(expected=calls.count, eager=0, declined=_shown(declined))
+            state.calls = CallsRecord(expected=calls.count, declined=_shown(declined))
         return states
 
     def _shadow(self, states: list[State], model: nn.Module, inputs: dict[str, Any]) -> None:
@@ -313,7 +316,7 @@ class CellProcess:
                 patterns = candidate.kernels if candidate is not None and self.device.type == "cuda" else ()
                 state.calls = CallsRecord(
                     expected=expected,
-                    eager=state.shadow.calls if state.shadow is not None else expected,
+                    eager=state.shadow.calls if state.shadow is not None else None,
                     compiled=launches.ops.total() if custom and not replayed else None,
                     kernels=counted(patterns, launches.kernels),
                     native_nodes=counted(self.wiring.native_calls, state.arm.log.nodes),
@@ -397,6 +400,7 @@ class CellProcess:
             state.fail(ArmStatus.OUT_OF_MEMORY, f"in {phase}: {first_line(error)}")
             torch.cuda.empty_cache()
         except Exception as error:
+            traceback.print_exc()  # to the process's log
             check_device(self.device.type)  # a lost device is the process's end, not this arm's alone
             state.fail(ArmStatus.CRASHED, f"in {phase}: {type(error).__name__}: {first_line(error)}")
 

@@ -69,6 +69,7 @@ class CellHello(Message):
     kind: Literal["cell_hello"] = "cell_hello"
     environment: EnvironmentRecord
     e2e_sha256: str
+    wiring_sha256: str
 
 
 class CellDone(Message):

@@ -7,7 +7,6 @@ own stopping. Compile caches are empty in processes 0, 2, 4, ... and kept from t
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,17 +19,18 @@ from typing import Literal
 from harness.device_lock import DeviceLock, expected_uuid
 from harness.e2e.protocol import CellDone, CellHello, CellJob, CellRefused, CellSettings, FromCell, from_cell
 from harness.e2e.select import Cell
+from harness.e2e.stopping import settled
 from harness.errors import UnfitError
 from harness.isolate import Progress
 from harness.measure.telemetry import Probe, probe_for
-from harness.protocol import Begin, BlockQuery, Blocks, Reply, TelemetryQuery
+from harness.processes import worker_environment
+from harness.protocol import Begin, BlockQuery, Blocks, TelemetryQuery
 from harness.schema.manifest import Tolerance
 from harness.schema.process import ModelRole, ProcessRecord
 from harness.schema.vocabulary import ArmStatus, RunStatus
 from harness.schema.workload import merged
 from harness.stats.rule import Budget, RuleSettings, processes_in_budget
 from harness.store import ProcessStore
-from harness.verdict.e2e import settled
 from harness.worker_line import Death, WorkerLine
 
 _START_LIMIT_S = 180.0
@@ -140,6 +140,9 @@ class CellRunner:
             if isinstance(result, list):
                 done, kept = result, len(result)
                 continue
+            if not done:
+                for drifted in _drifted(result, cell):
+                    self.progress.note(f"{cell.name}: {drifted} is not what the wiring was written for")
             self.store.append(result)
             on_record(result)
             if result.status is not RunStatus.MEASURED:
@@ -196,7 +199,8 @@ class CellRunner:
             shutil.rmtree(self._cache, ignore_errors=True)
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"e2e-{job.op}-{job.workload}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}.log"
-        line = WorkerLine("harness.e2e.worker", log, self._worker_environment(), from_cell)
+        environment = {**worker_environment(self._cache, self.device_type), **self._environment}
+        line = WorkerLine("harness.e2e.worker", log, environment, from_cell)
         self._line = line
         try:
             line.send(job)
@@ -226,17 +230,13 @@ class CellRunner:
 
     def _drain(self, line: WorkerLine[FromCell], job: CellJob) -> ProcessRecord | Death | str:
         arm, phase, limit = "", "", monotonic() + _START_LIMIT_S
-        watcher = line.watcher
-        assert watcher is not None
         while True:
             message = line.receive(limit)
             if isinstance(message, Begin):
                 arm, phase, limit = message.arm, message.phase, monotonic() + message.limit_s
                 self.progress.step(f"{message.task} process {job.process}", arm, phase)
-            elif isinstance(message, BlockQuery):
-                line.send(Reply(void=watcher.void(message.start_s, message.stop_s)))
-            elif isinstance(message, TelemetryQuery):
-                line.send(Reply(telemetry=watcher.record(message.start_s, message.stop_s, message.void)))
+            elif isinstance(message, BlockQuery | TelemetryQuery):
+                line.answer(message)
             elif isinstance(message, Blocks):
                 self.progress.blocks(message.done, message.most)
             elif isinstance(message, CellDone):
@@ -245,15 +245,6 @@ class CellRunner:
                 return message.reason
             else:
                 return line.death(arm, phase)
-
-    def _worker_environment(self) -> dict[str, str]:
-        return {
-            **os.environ,
-            "TORCHINDUCTOR_CACHE_DIR": str(self._cache / "inductor"),
-            "TRITON_CACHE_DIR": str(self._cache / "triton"),
-            **({"TRITON_INTERPRET": "1"} if self.device_type == "cpu" else {}),
-            **self._environment,
-        }
 
     def _end(self) -> None:
         if self._line is not None:
@@ -272,7 +263,13 @@ def _same(record: ProcessRecord, job: CellJob, hello: CellHello) -> bool:
         and record.seed == job.settings.seed
         and record.settings == job.settings.stored()
         and (record.checkpoint is None) == (job.checkpoint is None)
-        and record.e2e_sha256 == hello.e2e_sha256
+        and (record.e2e_sha256, record.wiring_sha256) == (hello.e2e_sha256, hello.wiring_sha256)
         and record.environment.device.uuid == hello.environment.device.uuid
         and record.environment.model_dump(exclude=ignored) == hello.environment.model_dump(exclude=ignored)
     )
+
+
+def _drifted(record: ProcessRecord, cell: Cell) -> list[str]:
+    """Upstream objects whose source has changed since the wiring was written. What it does is proved all the same:
+    native through the wiring gives the model's own output, with as many calls."""
+    return [name for name, pinned in cell.wiring.pinned.items() if record.upstream.get(name) != pinned]

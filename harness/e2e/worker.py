@@ -5,87 +5,38 @@ Started by `harness.e2e.runner` as `python -m harness.e2e.worker IN OUT` with tw
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from time import monotonic
 
 import torch
 
-from harness import catalog, sources
+from harness import catalog
 from harness.e2e.process import CellProcess, RefusedError
-from harness.e2e.protocol import CellDone, CellHello, CellJob, CellRefused, FromCell, to_cell
+from harness.e2e.protocol import CellDone, CellHello, CellJob, CellRefused, to_cell
 from harness.e2e.wirings import wiring_for
+from harness.imported import wiring_sha256
 from harness.measure import environment
 from harness.measure.clock import clock_for
 from harness.measure.controls import read_controls
 from harness.paths import package_root
-from harness.processes import die_with_parent
-from harness.protocol import Begin, BlockQuery, Blocks, Reply, TelemetryQuery
-from harness.schema.measurement import TelemetryRecord
-from harness.worker import compile_cache_state
+from harness.pipe_link import PipeLink
+from harness.processes import compile_cache_state, die_with_parent
+from harness.sources import MEASURING_E2E, harness_sha256
 
 
-class CellLink:
-    """`harness.measure.link.Link` over the pipes."""
-
-    def __init__(self, in_fd: int, out_fd: int) -> None:
-        self._in = os.fdopen(in_fd, "r", encoding="utf-8")
-        self._out = os.fdopen(out_fd, "w", encoding="utf-8")
-        self.task = ""
-
-    def send(self, message: FromCell) -> None:
-        """Write one message."""
-        self._out.write(message.model_dump_json() + "\n")
-        self._out.flush()
-
-    def job(self) -> CellJob:
-        """The job; exits when the runner has gone."""
-        message = self._receive()
-        assert isinstance(message, CellJob), f"expected the job, got {message.kind}"
-        return message
-
-    def begin(self, arm: str, phase: str, limit_s: float) -> None:
-        """See `Link.begin`."""
-        self.send(Begin(task=self.task, arm=arm, phase=phase, limit_s=limit_s))
-
-    def block_void(self, start_s: float, stop_s: float) -> str:
-        """See `Link.block_void`."""
-        self.send(BlockQuery(start_s=start_s, stop_s=stop_s))
-        return self._reply().void
-
-    def telemetry(self, start_s: float, stop_s: float, void: int) -> TelemetryRecord:
-        """See `Link.telemetry`."""
-        self.send(TelemetryQuery(start_s=start_s, stop_s=stop_s, void=void))
-        return self._reply().telemetry or TelemetryRecord(available=False)
-
-    def blocks(self, done: int, most: int) -> None:
-        """See `Link.blocks`."""
-        self.send(Blocks(done=done, most=most))
-
-    def _reply(self) -> Reply:
-        message = self._receive()
-        assert isinstance(message, Reply), f"expected a reply, got {message.kind}"
-        return message
-
-    def _receive(self) -> CellJob | Reply:
-        line = self._in.readline()
-        if not line:
-            sys.exit(0)
-        return to_cell.validate_json(line)
-
-
-def serve(link: CellLink, started_s: float) -> None:
+def serve(link: PipeLink, started_s: float) -> None:
     """Run one process of a cell."""
     cold = compile_cache_state() == "fresh"
-    job = link.job().model_copy(update={"cold_compile": cold})
+    job = link.receive(CellJob).model_copy(update={"cold_compile": cold})
     root = Path(job.root)
     entry = catalog.load(job.op, root, job.extra, broken=job.broken)
     if job.device_type == "cuda":
         torch.cuda.init()
     record = environment.environment_record(job.device_type, root, job.op, job.tolerance.model_dump())
-    e2e_sha256 = sources.e2e_sha256(package_root(), root, job.op)
-    link.send(CellHello(environment=record, e2e_sha256=e2e_sha256))
+    e2e_sha256 = harness_sha256(package_root(), MEASURING_E2E)
+    wirings = wiring_sha256(root, job.op)
+    link.send(CellHello(environment=record, e2e_sha256=e2e_sha256, wiring_sha256=wirings))
     link.task = f"{job.workload}/{job.component.id}"
     device = environment.device(job.device_type)
     link.begin("", "controls", 120.0)
@@ -102,6 +53,7 @@ def serve(link: CellLink, started_s: float) -> None:
         device=device,
         environment=record,
         e2e_sha256=e2e_sha256,
+        wiring_sha256=wirings,
         copy_bytes_per_us=controls.copy_bytes_per_us,
         link=link,
         started_s=started_s,
@@ -116,7 +68,7 @@ def main() -> None:
     """Entry point."""
     started_s = monotonic()
     die_with_parent()
-    serve(CellLink(int(sys.argv[1]), int(sys.argv[2])), started_s)
+    serve(PipeLink(int(sys.argv[1]), int(sys.argv[2]), to_cell), started_s)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import torch
 
+from harness.imported import op_sha256
 from harness.op import Device
 from harness.paths import package_root
 from harness.schema.measurement import DeviceRecord, EnvironmentRecord
-from harness.sources import harness_sha256, op_sha256
+from harness.sources import harness_sha256
 
 PACKAGES = ("torch", "triton", "flashinfer-python", "apache-tvm-ffi", "vllm", "sglang", "liger-kernel", "flash-attn")
 """Distributions that can move a time."""

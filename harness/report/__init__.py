@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from harness.errors import UserError
 from harness.report import e2e, page, rehearsal
 from harness.report.matrix import matrix_markdown
 from harness.schema.claims import Claims, load_claims
@@ -48,6 +49,20 @@ def recompute_ops(root: Path, ops: Iterable[str]) -> Verdicts:
     processes = [stored for op in manifests for stored in ProcessStore(root / "results").load(op)]
     workloads = load_workloads(root / "shapes" / "workloads")
     return decide(measured, manifests, Claims(rows={}), present(root, manifests), processes, workloads)
+
+
+def refresh(root: Path, ops: Iterable[str]) -> tuple[Verdicts, list[str]]:
+    """Decide again and write `reports/`; the verdicts, and why the reports are as they were, a sentence each.
+
+    Reports hold all ops: what is wrong with another op leaves them alone, and the verdicts are those of `ops`.
+    """
+    try:
+        verdicts = recompute(root)
+        write_all(verdicts, root / "reports")
+    except UserError as error:
+        problems = [f"reports/ is as it was before: {line}" for line in str(error).splitlines()]
+        return recompute_ops(root, ops), problems
+    return verdicts, []
 
 
 def render(verdicts: Verdicts) -> dict[str, str]:

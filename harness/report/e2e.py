@@ -8,6 +8,7 @@ from harness.report import text
 from harness.report.text import NOTHING, code, plain, table
 from harness.schema.e2e_verdict import CellVerdict, Figures, ModelArmVerdict
 from harness.schema.figures import Span
+from harness.schema.process import CallsRecord
 from harness.schema.verdict import Verdicts
 
 _INTRO = """# End to end
@@ -99,16 +100,21 @@ _ARM_HEADERS = (
 
 
 def _arm(arm: ModelArmVerdict) -> tuple[str, ...]:
-    calls = arm.calls
     return (
         code(arm.id),
         _figures(arm.to_static),
         _figures(arm.to_dynamic),
         text.share(arm.share_of_possible),
         f"{arm.quality.ratio:.3f} ({arm.tier})" if arm.quality is not None else NOTHING,
-        f"{calls.compiled if calls.compiled is not None else calls.eager} of {calls.expected}" if calls else NOTHING,
+        _calls(arm.calls),
         str(arm.verdict),
     )
+
+
+def _calls(calls: CallsRecord | None) -> str:
+    """Calls seen in the timed callable, or in an eager run where those cannot be counted."""
+    seen = None if calls is None else calls.compiled if calls.compiled is not None else calls.eager
+    return NOTHING if calls is None or seen is None else f"{seen} of {calls.expected}"
 
 
 def _figures(figures: Figures | None) -> str:

@@ -42,8 +42,9 @@ class CallsRecord(Record):
 
     expected: int
     """Calls of the op in one run of the unwired model, counted by hooks on its own modules."""
-    eager: int
-    """Calls of the candidate (and of native where its guard declined) in one eager run of the wired model."""
+    eager: int | None = None
+    """Calls of the candidate (and of native where its guard declined) in one eager run of the wired model; None where
+    none was made: it is made in process 0, for candidates."""
     compiled: int | None = None
     """Calls of the candidate's custom op in one run of the timed callable, from its profile; None for what is compiled
     in (rewrites) and inside a replayed graph, where kernels are counted."""
@@ -138,7 +139,9 @@ class ProcessRecord(Record):
     upstream: dict[str, str]
     """SHA-256 of the source of every upstream object that the wiring binds to."""
     e2e_sha256: str
-    """Content hash of the harness sources of this stage and of the op's wirings: `harness.sources`."""
+    """Content hash of the harness sources of this stage: `harness.sources.MEASURING_E2E`."""
+    wiring_sha256: str
+    """Content hash of the op's wirings and what they import: `harness.imported`."""
     seed: int
     settings: dict[str, Setting]
     """What the user can choose and that shapes the samples: budget, slow-down of the positive control."""

@@ -18,13 +18,13 @@ from harness.schema.figures import Evidence
 from harness.schema.process import ModelRole, ProcessRecord
 from harness.schema.vocabulary import RunStatus
 from harness.schema.workload import Composition, Workload
+from harness.sources import normal_name
 from harness.stats.rule import P_CAP
 from harness.store import StoredProcess
-from harness.verdict.e2e_arms import SETTINGS, Timed, aa_problem, judge_arm, one_process, times_of, verdict_of
+from harness.verdict.e2e_arms import Timed, aa_problem, judge_arm, one_process, times_of, verdict_of
 from harness.verdict.select import Present
 
 _SHARES_PCT = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
-_COMPARED = (ModelRole.CANDIDATE, ModelRole.POSITIVE)
 Key = tuple[str, str, str, str, str, str]
 """Op, workload, component, device key and UUID, and the context of the wiring or ""."""
 
@@ -51,28 +51,19 @@ def judge_cells(
     )
 
 
-def settled(processes: Sequence[ProcessRecord], p_max: int) -> bool:
-    """Whether the rule has said WIN or NO_WIN of every candidate that is timed, so that no more processes are needed.
-
-    Two processes at least, or the A/A twin would rest on one.
-    """
-    cell = Timed(list(processes), p_max)
-    static, dynamic = cell.first(ModelRole.BASELINE), cell.first(ModelRole.BASELINE_DYNAMIC)
-    timed = [arm.id for arm in processes[-1].arms if arm.role in _COMPARED and arm.times_ms]
-    if len(processes) < SETTINGS.p_loss:
-        return False
-    for arm_id in timed:
-        both = [cell.figures(base, arm_id) for base in (static, dynamic) if base is not None]
-        verdict, _ = verdict_of([figures for figures in both if figures is not None])
-        if verdict not in (Verdict.WIN, Verdict.NO_WIN):
-            return False
-    return True
-
-
 def _stale(processes: Sequence[StoredProcess], now: Present) -> tuple[str, ...]:
+    """What has changed since the newest process: sources, wirings, or the pinned version of the model code."""
     last = max((one.record for one in processes), key=lambda record: record.started_at)
-    changed = last.environment.op_sha256 != now.op_sha256.get(last.op)
-    return ("the op's sources have changed since",) if changed else ()
+    reasons = []
+    if last.environment.op_sha256 != now.op_sha256.get(last.op):
+        reasons.append("the op's sources have changed since")
+    if last.wiring_sha256 != now.wiring_sha256.get(last.op):
+        reasons.append("the op's wirings have changed since")
+    name, _, version = last.library.partition(" ")
+    pin = now.pins.get(normal_name(name))
+    if last.environment.device.type == "cuda" and pin is not None and pin != version:
+        reasons.append(f"measured with {last.library}, the pin is {pin}")
+    return tuple(reasons)
 
 
 def _rank(processes: list[StoredProcess]) -> tuple[int, str]:

@@ -15,19 +15,15 @@ from harness.schema.vocabulary import ArmStatus, Contract, Decision
 from harness.stats.aa import session_gate
 from harness.stats.estimators import hl_interval
 from harness.stats.rule import DEFAULT_TAU0_LOG_PCT, RuleSettings, Ruling, decide
-from harness.stats.units import FloatArray, improvement_percent, log_ratios
+from harness.stats.sequences import joint, pair_log_ratios
+from harness.stats.units import FloatArray, improvement_percent
 
 EXTRA_HIGH_RATIO = 1.1
 _AA_SE_LIMIT_LOG_PCT = 0.30
 """Noise of an A/A process above which a bias would not show, on cells of few pairs."""
-SETTINGS = RuleSettings()
-
-
-def pair_log_ratios(base: ModelArmRecord, arm: ModelArmRecord, fixed_ms: float = 0.0, times: int = 1) -> FloatArray:
-    """K log-ratios of base over arm of one process, in log-percent, two per block; composed with a fixed part."""
-    base_ms = fixed_ms + times * np.ravel(np.asarray(base.times_ms))
-    arm_ms = fixed_ms + times * np.ravel(np.asarray(arm.times_ms))
-    return np.asarray(log_ratios(base_ms, arm_ms))
+_SETTINGS = RuleSettings()
+_VERDICTS = {Decision.WIN: Verdict.WIN, Decision.NO_WIN: Verdict.NO_WIN}
+_DECISIONS = {verdict: decision for decision, verdict in _VERDICTS.items()}
 
 
 @dataclass(frozen=True)
@@ -44,13 +40,13 @@ class Timed:
             one, other = process.arm(base), process.arm(arm)
             if one is None or other is None or not one.times_ms or not other.times_ms:
                 break
-            found.append(pair_log_ratios(one, other, fixed_ms, times))
+            found.append(pair_log_ratios(one.times_ms, other.times_ms, fixed_ms, times))
         return found
 
     def figures(self, base: str, arm: str, fixed_ms: float = 0.0, times: int = 1) -> Figures | None:
         """The rule on the arm against the base; None where the two were never timed together."""
         ratios = self.ratios(base, arm, fixed_ms, times)
-        return figures_of(decide(ratios[: self.p_max], self.p_max, SETTINGS)) if ratios else None
+        return figures_of(decide(ratios[: self.p_max], self.p_max, _SETTINGS)) if ratios else None
 
     def first(self, role: ModelRole) -> str | None:
         """Id of the arm of that role."""
@@ -59,9 +55,8 @@ class Timed:
 
 def figures_of(ruling: Ruling) -> Figures:
     """A ruling as reports hold it."""
-    words = {Decision.WIN: Verdict.WIN, Decision.NO_WIN: Verdict.NO_WIN}
     return Figures(
-        verdict=words.get(ruling.decision, Verdict.INCONCLUSIVE),
+        verdict=_VERDICTS.get(ruling.decision, Verdict.INCONCLUSIVE),
         regression=ruling.regression,
         doubt=ruling.doubt,
         more_processes=ruling.more_processes,
@@ -154,14 +149,11 @@ def judge_arm(
 
 
 def verdict_of(both: Sequence[Figures]) -> tuple[Verdict, str]:
-    """Against both baselines: WIN needs both, NO_WIN needs one."""
+    """Against both baselines, as `harness.stats.sequences.joint` has it."""
     if not both:
         return Verdict.NOT_RUN, "not timed"
-    if all(figures.verdict is Verdict.WIN for figures in both):
-        return Verdict.WIN, ""
-    if any(figures.verdict is Verdict.NO_WIN for figures in both):
-        return Verdict.NO_WIN, ""
-    return Verdict.INCONCLUSIVE, ""
+    decisions = [_DECISIONS.get(figures.verdict, Decision.INCONCLUSIVE) for figures in both]
+    return _VERDICTS.get(joint(decisions), Verdict.INCONCLUSIVE), ""
 
 
 def _tier(arm: ModelArmRecord, ratio: float, bit_exact: bool) -> Tier:

@@ -70,10 +70,18 @@ def _row(manifest: Manifest, cells: Sequence[CellVerdict]) -> tuple[Tracker, tup
 
 
 def _winners(cells: Sequence[CellVerdict]) -> list[tuple[CellVerdict, CompositionVerdict]]:
-    """Compositions that are WIN on their own and after Holm's correction over all of the row's."""
+    """Compositions that are WIN on their own and after Holm's correction over all of the row's.
+
+    The leader is the best of a cell's candidates on the very processes that judge it, so its p-value counts once for
+    each candidate that could have led (Bonferroni).
+    """
     pairs = [(cell, composition) for cell in cells for composition in cell.compositions]
-    holds = holm([composition.figures.win_p_value for _, composition in pairs])
+    holds = holm([min(1.0, _led_among(cell) * composition.figures.win_p_value) for cell, composition in pairs])
     return [pair for pair, held in zip(pairs, holds, strict=True) if held and pair[1].figures.verdict is Verdict.WIN]
+
+
+def _led_among(cell: CellVerdict) -> int:
+    return sum(arm.gain_pct is not None and arm.verdict is not Verdict.INVALID for arm in cell.candidates)
 
 
 def _regressions(cells: Sequence[CellVerdict], candidate: str | None) -> Iterator[str]:

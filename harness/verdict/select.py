@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.imported import op_sha256, wiring_sha256
 from harness.provision.packages import PACKAGES
 from harness.schema.case import Case
 from harness.schema.manifest import Manifest
 from harness.schema.measurement import Measurement
 from harness.schema.vocabulary import ArmStatus, Role
-from harness.sources import normal_name, op_sha256, pins
+from harness.sources import normal_name, pins
 from harness.store import Stored
 from harness.verdict.compare import Staleness, why_invalid
 
@@ -33,6 +34,8 @@ class Present:
 
     op_sha256: Mapping[str, str]
     """By op: hash of its sources as they are now."""
+    wiring_sha256: Mapping[str, str]
+    """By op: hash of its wirings as they are now."""
     pins: Mapping[str, str]
     """Package to the version that GPU evidence is made with."""
 
@@ -54,6 +57,7 @@ def present(root: Path, manifests: Mapping[str, Manifest]) -> Present:
         op_sha256={
             op: op_sha256(root, op, manifest.tolerance.model_dump(mode="json")) for op, manifest in manifests.items()
         },
+        wiring_sha256={op: wiring_sha256(root, op) for op in manifests},
         pins=pins(root / PINS_FILE) | {package.name: package.version for package in PACKAGES},
     )
 

@@ -115,6 +115,7 @@ def process(*candidates: Candidate, wiring: Wiring | None = None, number: int = 
         device=CPU,
         environment=environment(LAPTOP),
         e2e_sha256="e2e",
+        wiring_sha256="wirings",
         copy_bytes_per_us=1e4,
         link=StubLink(),
         started_s=monotonic(),
@@ -144,6 +145,9 @@ def test_a_process_proves_and_times_what_is_right_and_refuses_the_rest() -> None
     assert good.status is ArmStatus.OK, good.reason
     assert good.calls is not None
     assert good.calls.expected == good.calls.eager == 8
+    ceiling = arm(record, "do_nothing").calls
+    assert ceiling is not None
+    assert (ceiling.expected, ceiling.eager) == (8, None), "what was not counted is not said"
     (pattern,) = good.calls.native_nodes
     assert good.calls.native_nodes[pattern] == 0 < good.calls.native_nodes_baseline[pattern]
     assert good.shadow is not None
@@ -184,6 +188,9 @@ def test_later_processes_leave_out_what_the_first_has_proved() -> None:
     }  # fmt: skip
     assert arm(record, by_hand).shadow is None
     assert arm(record, by_hand).quality is None
+    calls = arm(record, by_hand).calls
+    assert calls is not None
+    assert calls.eager is None
     assert arm(record, by_hand).status is ArmStatus.OK
 
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from harness import worker
+from harness import processes
 from harness.measure import environment
 from harness.op import Device
 
@@ -69,4 +69,4 @@ def test_compile_cache_hits_are_told_from_fresh_compiles(
         monkeypatch.setenv(variable, str(root / name))
         if name in filled:
             (root / name / "ab").mkdir(parents=True)
-    assert worker.compile_cache_state() == state
+    assert processes.compile_cache_state() == state

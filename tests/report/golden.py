@@ -6,11 +6,11 @@ Run it after a change to a report and look at the difference; its evidence is sy
 import shutil
 from pathlib import Path
 
+from harness.imported import op_sha256
 from harness.report import recompute, write_all
 from harness.schema.manifest import load_manifest
 from harness.schema.measurement import EnvironmentRecord, Measurement
 from harness.schema.vocabulary import ArmStatus, Kind, RunStatus
-from harness.sources import op_sha256
 from harness.store import Store
 from tests.builders import H200, LAPTOP, Arm, environment, measurement
 

@@ -7,7 +7,7 @@ from harness.verdict.select import Present
 from tests.builders import Arm, decided, measurement
 from tests.e2e_builders import CEILING, sequence, stored, workload
 
-NOW = Present(op_sha256={"groupnorm_silu": "op-sources"}, pins={})
+NOW = Present(op_sha256={"groupnorm_silu": "op-sources"}, wiring_sha256={"groupnorm_silu": "wirings"}, pins={})
 
 
 def page(*records: object) -> str:

@@ -9,13 +9,17 @@ from harness.schema.e2e_verdict import CellVerdict, Tier, Verdict
 from harness.schema.process import ProcessRecord
 from harness.schema.verdict import Cell
 from harness.schema.vocabulary import ArmStatus, RunStatus, Tracker
-from harness.verdict.e2e import judge_cells, settled
+from harness.verdict.e2e import judge_cells
 from harness.verdict.e2e_rows import e2e_cell
 from harness.verdict.select import Present
 from tests.builders import LAPTOP, case, environment, manifest
 from tests.e2e_builders import CEILING, DYNAMIC, STATIC, TWIN, process, sequence, stored, workload
 
-NOW = Present(op_sha256={"groupnorm_silu": "op-sources"}, pins={})
+NOW = Present(
+    op_sha256={"groupnorm_silu": "op-sources"},
+    wiring_sha256={"groupnorm_silu": "wirings"},
+    pins={"diffusers": "0.42.1"},
+)
 K = "inhouse.k"
 
 
@@ -125,13 +129,6 @@ def test_quality_gives_the_tier() -> None:
     assert cell(*sequence({K: 3.0})).candidates[0].tier is Tier.EXTRA_HIGH
 
 
-def test_a_sequence_is_settled_when_every_candidate_is() -> None:
-    assert settled(sequence({K: 5.0}), 4)
-    assert not settled(sequence({K: 5.0}, 1), 4)
-    assert not settled(sequence({K: 5.0, "inhouse.other": 1.0}), 4)
-    assert settled(sequence({K: 0.0}, 2), 4)
-
-
 # -- the row -----------------------------------------------------------------------------------------------------------
 
 
@@ -169,6 +166,29 @@ def test_evidence_of_other_sources_is_stale() -> None:
     found = row(*sequence({K: 3.0}, env=environment(op_sha256="old")), *VAE)
     assert found.stale
     assert "stale: the op's sources have changed since" in found.notes
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"wiring_sha256": "old"}, "the op's wirings have changed since"),
+        ({"library": "diffusers 0.41.0"}, "measured with diffusers 0.41.0, the pin is 0.42.1"),
+    ],
+)
+def test_evidence_of_other_wirings_or_model_code_is_stale(changed: dict[str, str], reason: str) -> None:
+    records = [one.model_copy(update=changed) for one in sequence({K: 3.0})]
+    assert cell(*records).stale == (reason,)
+    assert cell(*sequence({K: 3.0})).stale == ()
+
+
+@pytest.mark.defence("e2e_best_of_many")
+def test_the_best_of_many_must_win_as_one_of_many() -> None:
+    """A leader picked on the very processes that judge it: its p-value counts once for each that could have led."""
+    alone = row(*sequence({K: 1.45}, noise_pct=0.1), *VAE)
+    assert alone.symbol is Tracker.POSITIVE
+    others = {f"inhouse.other{n}": 1.0 for n in range(30)}
+    many = row(*sequence({K: 1.45, **others}, noise_pct=0.1), *VAE)
+    assert many.symbol is Tracker.IN_PROGRESS
 
 
 def test_the_baseline_is_one_of_the_arms() -> None:
