@@ -378,13 +378,3 @@ def test_real_worker_with_dynamo_switched_off_has_no_baseline(tmp_path: Path) ->
     assert of.status is RunStatus.BASELINE_UNCERTIFIED
     assert "torch.compile ran nothing: it fell back to eager" in of.reason
     assert of.orders == ()
-
-
-def test_rehearsal_is_spared_threads_and_probes_unless_somebody_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OMP_NUM_THREADS", "TORCHINDUCTOR_VEC_ISA_OK", "TORCHINDUCTOR_COMPILE_THREADS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TRITON_INTERPRET", "0")
-    spared = {"TORCHINDUCTOR_VEC_ISA_OK": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1", "TRITON_INTERPRET": "1"}
-    assert isolate._rehearsal_environment() == {"OMP_NUM_THREADS": "1", **spared}
-    monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    assert isolate._rehearsal_environment() == {"OMP_NUM_THREADS": "8", **spared}

@@ -29,7 +29,7 @@ TWIN_ID = "torch.compile_twin"
 NATIVE_ID = "torch.native"
 
 _serial = itertools.count()
-_registered: dict[tuple[str, str], Impl] = {}
+_registered: dict[tuple[str, str], tuple[Impl, Impl]] = {}
 
 
 class GraphCounter:
@@ -96,9 +96,13 @@ def _compiled(function: Impl, label: str) -> tuple[Impl, GraphCounter]:
 def registered_op(candidate: Candidate, op: Op) -> Impl:
     """The candidate as a custom op (`torch.library.custom_op` + `register_fake`), registered once per process.
 
+    Raises ValueError when another kernel has that name already: the first would be timed under the second's name.
+
     `flexible_layout`: Inductor hands over tensors with the strides they have instead of copying them back to eager's.
     """
     key = (candidate.op, candidate.id)
+    if key in _registered and _registered[key][0] is not candidate.run:
+        raise ValueError(f"{candidate.op}: two kernels are called {candidate.id} in one process; give one another name")
     if key not in _registered:
         name = f"dit_harness::{candidate.op}_{candidate.provider.id}_{candidate.name}"
         custom = torch.library.custom_op(
@@ -106,8 +110,8 @@ def registered_op(candidate: Candidate, op: Op) -> Impl:
         )
         custom.register_fake(candidate.fake or _default_fake(candidate, op))
         namespace, _, op_name = name.partition("::")
-        _registered[key] = getattr(getattr(torch.ops, namespace), op_name).default
-    return _registered[key]
+        _registered[key] = candidate.run, getattr(getattr(torch.ops, namespace), op_name).default
+    return _registered[key][1]
 
 
 def _default_fake(candidate: Candidate, op: Op) -> Impl:

@@ -25,7 +25,7 @@ def _rows(x: Tensor, row_stride: int, last_stride: int = 1) -> Tensor:
 
 
 @_kernel()
-def honest(x: Tensor, weight: Tensor | None, eps: float, rounding: str = "once") -> Tensor:
+def honest_both_ways(x: Tensor, weight: Tensor | None, eps: float, rounding: str = "once") -> Tensor:
     """Right; every other one's neighbour."""
     return native(x, weight, eps, rounding).contiguous()
 

@@ -164,6 +164,13 @@ def test_custom_ops_are_registered_once_and_rewrites_compiled() -> None:
     assert inside.registration == "custom_op in compiled context"
 
 
+def test_a_second_kernel_of_one_name_is_refused() -> None:
+    registered_op(wrong_results.honest, OP)
+    namesake = replace(wrong_results.honest, run=wrong_results.zero_output.run)
+    with pytest.raises(ValueError, match=r"rmsnorm: two kernels are called evil\.honest in one process; give one ano"):
+        registered_op(namesake, OP)
+
+
 def test_in_a_context_the_candidate_is_compiled_with_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch)
     case = rmsnorm_case(contexts=("residual_add",))

@@ -28,9 +28,9 @@ def case(dims: dict[str, int], layout: Layout = L.CONTIGUOUS, rounding: str = "o
 
 def judged(candidate: Candidate, one: Case, context: str | None = None) -> tuple[ArmStatus, str]:
     """What becomes of the candidate; the honest one, judged after it, is fine."""
-    of = measured(candidate, evil.honest, case=one, context=context)
+    of = measured(candidate, evil.honest_both_ways, case=one, context=context)
     assert of.status is RunStatus.MEASURED, of.reason
-    neighbour = arm_of(of, evil.honest)
+    neighbour = arm_of(of, evil.honest_both_ways)
     assert neighbour.status is ArmStatus.REHEARSED, neighbour.reason
     arm = arm_of(of, candidate)
     return arm.status, arm.reason
