@@ -199,9 +199,9 @@ def _() -> None:
 
 @off("verdict_claims")
 def _() -> None:
-    from harness.verdict import rows
+    from harness.verdict import trackers
 
-    _put(rows, ClaimState=SimpleNamespace(DONE=None))
+    _put(trackers, ClaimState=SimpleNamespace(DONE=None))
 
 
 # -- reports -----------------------------------------------------------------------------------------------------------

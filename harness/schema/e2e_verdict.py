@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from pydantic import Field
+
 from harness.schema.figures import Evidence, Span
-from harness.schema.measurement import DeviceRecord, Record
+from harness.schema.measurement import DeviceRecord, Record, Setting
 from harness.schema.process import CallsRecord, ModelRole, QualityRecord
 from harness.schema.vocabulary import Contract, Doubt, Kind
 
@@ -113,6 +115,12 @@ class CellVerdict(Record):
     checkpoint: str | None
     attention_backend: str
     sequence: str
+    settings: dict[str, Setting] = Field(default_factory=dict)
+    git_sha: str | None = None
+    e2e_sha256: str = ""
+    """Hash of the harness sources of this stage that ran."""
+    started_at: str = ""
+    """Of the last process; UTC, ISO 8601."""
     evidence: tuple[Evidence, ...]
     stale: tuple[str, ...]
     p_max: int | None

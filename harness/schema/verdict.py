@@ -164,6 +164,8 @@ class StepVerdict(Record):
     """The cases weighted together: those known from memory are left out where others are there."""
     left_out: tuple[str, ...]
     """Cases known from memory alone that were left out."""
+    unmeasured: tuple[str, ...] = ()
+    """Of `case_ids`, those without a measurement at the manifest's present sizes."""
     decides: bool
     """Whether the row waits for it: a deciding model, and dims that are more than a memory."""
     candidates: tuple[CandidateVerdict, ...]
@@ -239,6 +241,14 @@ class Cell(Record):
     notes: tuple[str, ...] = ()
 
 
+class Trackers(Record):
+    """The three cells of a row."""
+
+    microbench: Cell
+    e2e: Cell
+    pr: Cell
+
+
 class RowVerdict(Record):
     """One row of the matrix."""
 
@@ -256,6 +266,9 @@ class RowVerdict(Record):
     """CPUs; they never decide."""
     cells: tuple[CellVerdict, ...] = ()
     """End-to-end verdicts, one per component and card; those of a CPU never decide."""
+    deciding_models: tuple[str, ...] = ()
+    by_device: dict[str, Trackers] = Field(default_factory=dict)
+    """By device key of a GPU: the cells that its evidence alone gives."""
 
 
 class Verdicts(Record):

@@ -1,7 +1,11 @@
 """One measurement judged: every arm against the baseline of the same measurement, from its raw samples alone."""
 
+import functools
 import math
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -14,6 +18,8 @@ from harness.stats.combine import three_way
 from harness.stats.estimators import Interval, hl_interval, widened
 from harness.stats.units import FloatArray, log_ratios
 from harness.store import Stored
+
+Result = TypeVar("Result")
 
 BAND_PCT = 1.0
 """TIE: the whole interval lies inside ±1 %."""
@@ -110,6 +116,21 @@ def why_invalid(of: Measurement) -> str:
     return _why_invalid(of, _times(of))
 
 
+def _once(judge: Callable[[Measurement], Result]) -> Callable[[Measurement], Result]:
+    """Remember what was made of a measurement while it lives: every case, step and arm asks again."""
+    known: dict[int, tuple[weakref.ref[Measurement], Result]] = {}
+
+    @functools.wraps(judge)
+    def remembered(of: Measurement) -> Result:
+        key = id(of)
+        if key not in known:
+            known[key] = (weakref.ref(of, lambda _: known.pop(key, None)), judge(of))
+        return known[key][1]
+
+    return remembered
+
+
+@_once
 def _times(of: Measurement) -> dict[str, FloatArray]:
     return {arm.id: block_times_us(arm) for arm in of.arms if arm.id in of.timed_arms and _well_timed(of, arm)}
 
@@ -117,7 +138,7 @@ def _times(of: Measurement) -> dict[str, FloatArray]:
 def _well_timed(of: Measurement, arm: ArmRecord) -> bool:
     return (
         len(arm.samples_us) == len(of.orders) >= MIN_BLOCKS
-        and min(sample for pair in arm.samples_us for sample in pair) > SHORTEST_US
+        and min(map(min, arm.samples_us)) > SHORTEST_US
     )
 
 
@@ -139,6 +160,7 @@ def _why_invalid(of: Measurement, times: dict[str, FloatArray]) -> str:
     return f"A/A failed: {(control or twin).role} {_said(aa)} is not inside ±{limit:g} %"
 
 
+@_once
 def allowance_log_pct(of: Measurement) -> float:
     """Bound on the systematic error of a measurement, log-percent: 0 where the same code tied with itself.
 
@@ -166,6 +188,7 @@ def _said(interval: Interval) -> str:
     return f"{interval.estimate:+.2f} % [{interval.lower:+.2f}, {interval.upper:+.2f}]"
 
 
+@_once
 def reference_arm(of: Measurement) -> ArmRecord | None:
     """The arm that candidates are judged against; None where no baseline was timed.
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from harness.errors import UserError
-from harness.schema.claims import Claims, ClaimState, TrackerName
+from harness.schema.claims import Claims, TrackerName
 from harness.schema.e2e_verdict import CellVerdict, CompositionVerdict, Verdict
 from harness.schema.figures import Span
 from harness.schema.manifest import Manifest
@@ -25,32 +24,20 @@ from harness.verdict.claimed import claim_note, claimed
 
 
 def e2e_cell(manifest: Manifest, claims: Claims, cells: Sequence[CellVerdict]) -> Cell:
-    """The row's E2E cell. Raises UserError for a claim that says `done` where the evidence does not."""
+    """The row's E2E cell, from what ran on GPUs."""
     claim = claims.claim(manifest.op, TrackerName.E2E)
     on_gpu = [cell for cell in cells if cell.device.type == "cuda"]
-    if on_gpu:
-        symbol, notes = _row(manifest, on_gpu)
-        stale = sorted({reason for cell in on_gpu for reason in cell.stale})
-        found = Cell(
-            symbol=symbol,
-            owner=claim.owner if claim else None,
-            link=claim.link if claim else None,
-            stale=bool(stale),
-            notes=(*notes, *(f"stale: {reason}" for reason in stale), *claim_note(claim)),
-        )
-    else:
-        found = claimed(claim)
-    if (
-        claim is not None
-        and claim.state is ClaimState.DONE
-        and found.symbol in (Tracker.UNCLAIMED, Tracker.IN_PROGRESS)
-    ):
-        raise UserError(
-            f"{claims.place(manifest.op, TrackerName.E2E)}: the E2E of {manifest.op} is claimed `done` and the "
-            f"evidence under results/ leaves it open ({'; '.join(found.notes) or 'nothing was measured end to end'}); "
-            "write `state: in_progress` until it does."
-        )
-    return found
+    if not on_gpu:
+        return claimed(claim)
+    symbol, notes = _row(manifest, on_gpu)
+    stale = sorted({reason for cell in on_gpu for reason in cell.stale})
+    return Cell(
+        symbol=symbol,
+        owner=claim.owner if claim else None,
+        link=claim.link if claim else None,
+        stale=bool(stale),
+        notes=(*notes, *(f"stale: {reason}" for reason in stale), *claim_note(claim)),
+    )
 
 
 def _row(manifest: Manifest, cells: Sequence[CellVerdict]) -> tuple[Tracker, tuple[str, ...]]:

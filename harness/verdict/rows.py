@@ -1,10 +1,9 @@
-"""From the cards of an op to its row of the matrix: three cells, each a symbol with its reasons."""
+"""From the measurements of an op to its cards, and from these to its row of the matrix."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from statistics import median
 
-from harness.errors import UserError
-from harness.schema.claims import Claims, ClaimState, TrackerName
+from harness.schema.claims import Claims
 from harness.schema.e2e_verdict import CellVerdict
 from harness.schema.figures import Span
 from harness.schema.manifest import Manifest
@@ -13,7 +12,6 @@ from harness.schema.verdict import (
     Agreement,
     ArmVerdict,
     CardVerdict,
-    Cell,
     Comparison,
     RowVerdict,
     StepVerdict,
@@ -21,11 +19,10 @@ from harness.schema.verdict import (
 )
 from harness.schema.vocabulary import Outcome, Tracker
 from harness.stats.combine import holm
-from harness.verdict.claimed import claim_note, claimed
 from harness.verdict.compare import compare
-from harness.verdict.e2e_rows import e2e_cell
 from harness.verdict.select import Chosen, Slot
 from harness.verdict.steps import COMPETING, Judged, judge_steps
+from harness.verdict.trackers import preference, refuse_unfounded, trackers
 
 _MEASURED = (Outcome.FASTER, Outcome.TIE, Outcome.SLOWER, Outcome.INCONCLUSIVE)
 
@@ -69,21 +66,32 @@ def judge_row(
     cells: Sequence[CellVerdict],
 ) -> RowVerdict:
     """The row. Raises UserError for a claim that says `done` where the evidence does not."""
-    ordered = sorted(cards, key=_preference)
-    microbench = _microbench_cell(manifest.op, claims, ordered)
-    e2e = e2e_cell(manifest, claims, cells)
+    ordered = sorted(cards, key=preference)
+    found = trackers(manifest, claims, ordered, cells)
+    refuse_unfounded(manifest.op, claims, found)
+    gpus = [*(card.device for card in ordered), *(cell.device for cell in cells if cell.device.type == "cuda")]
     return RowVerdict(
         op=manifest.op,
         title=manifest.row.title,
         type=manifest.row.type,
         triton_ref=manifest.row.triton_ref,
         cuda_ref=manifest.row.cuda_ref,
-        microbench=microbench,
-        e2e=e2e,
-        pr=_pr_cell(manifest.op, claims, e2e.symbol),
+        microbench=found.microbench,
+        e2e=found.e2e,
+        pr=found.pr,
         cards=tuple(ordered),
         rehearsals=tuple(rehearsals),
         cells=tuple(cells),
+        deciding_models=manifest.deciding_models,
+        by_device={
+            key: trackers(
+                manifest,
+                claims,
+                [card for card in ordered if card.device.key == key],
+                [one for one in cells if one.device.key == key],
+            )
+            for key in dict.fromkeys(gpu.key for gpu in gpus)
+        },
     )
 
 
@@ -148,60 +156,6 @@ def _step_note(step: StepVerdict) -> str:
         return f"{where}: {step.outcome}, {step.reason}"
     why = f", {step.reason}" if step.reason else ""
     return f"{where}: {step.leader} {said(step.leader_ratio)} {step.outcome}{why}"
-
-
-def _preference(card: CardVerdict) -> tuple[bool, int, str, str]:
-    """Fresh before stale, decided before open, then by name: the first card decides the row."""
-    order = [Tracker.POSITIVE, Tracker.NEGATIVE, Tracker.IN_PROGRESS, Tracker.NO_CANDIDATE]
-    return is_stale(card), order.index(card.tracker), card.device.key, card.device.uuid
-
-
-def is_stale(card: CardVerdict) -> bool:
-    """Whether any isolated measurement of the card has been overtaken by sources or versions."""
-    return any(comparison.stale for comparison in card.comparisons if comparison.context is None)
-
-
-def _microbench_cell(op: str, claims: Claims, cards: Sequence[CardVerdict]) -> Cell:
-    claim = claims.claim(op, TrackerName.UBENCH)
-    if cards:
-        first = cards[0]
-        others = tuple(
-            f"{card.device.name} (card {card.device.uuid}) says {card.tracker}"
-            for card in cards[1:]
-            if card.tracker is not first.tracker and not is_stale(card)
-        )
-        stale = _distinct(
-            reason for comparison in first.comparisons if comparison.context is None for reason in comparison.stale
-        )
-        cell = Cell(
-            symbol=first.tracker,
-            extent=first.extent,
-            owner=claim.owner if claim else None,
-            link=claim.link if claim else None,
-            stale=bool(stale),
-            notes=(*first.notes, *others, *(f"stale: {reason}" for reason in stale), *claim_note(claim)),
-        )
-    else:
-        cell = claimed(claim)
-    if claim is not None and claim.state is ClaimState.DONE and cell.symbol in (Tracker.UNCLAIMED, Tracker.IN_PROGRESS):
-        raise UserError(
-            f"{claims.place(op, TrackerName.UBENCH)}: the µbench of {op} is claimed `done` and the evidence under "
-            f"results/ leaves it open ({'; '.join(cell.notes) or 'nothing was measured on a GPU'}); "
-            "write `state: in_progress` or add the evidence."
-        )
-    return cell
-
-
-def _pr_cell(op: str, claims: Claims, e2e: Tracker) -> Cell:
-    claim = claims.claim(op, TrackerName.PR)
-    if claim is None or claim.state is not ClaimState.DONE:
-        return claimed(claim)
-    if e2e not in (Tracker.POSITIVE, Tracker.NEGATIVE):
-        raise UserError(
-            f"{claims.place(op, TrackerName.PR)}: the PR of {op} is claimed `done` and its E2E is {e2e}; "
-            "write `state: in_progress` until there is a verdict."
-        )
-    return Cell(symbol=e2e, owner=claim.owner, link=claim.link, notes=claim_note(claim))
 
 
 def _distinct(values: Iterable[str]) -> tuple[str, ...]:

@@ -95,6 +95,7 @@ def _judge_step(
         step=step,
         case_ids=tuple(case.id for case in counted),
         left_out=tuple(case.id for case in cases if case not in counted),
+        unmeasured=tuple(case.id for case in counted if case.id not in alone or alone[case.id].comparison.case_changed),
         decides=model in manifest.deciding_models and bool(known),
         candidates=tuple(verdict for verdict, _ in judged),
         outcome=Outcome.NOT_RUN,
@@ -104,7 +105,7 @@ def _judge_step(
     running = {verdict.id: parts for verdict, parts in judged if parts and verdict.kind in COMPETING}
     if running:
         return _with_leader(common, running)
-    outcome, reason, settled = _without_leader(counted, alone, common.candidates)
+    outcome, reason, settled = _without_leader(common, counted, alone)
     return common.model_copy(update={"outcome": outcome, "reason": reason, "settled": settled})
 
 
@@ -204,19 +205,16 @@ def _grouped(reasons: Sequence[tuple[str, str]], cases: int) -> str:
     )
 
 
-def _without_leader(
-    cases: Sequence[Case], alone: Mapping[str, Judged], candidates: Sequence[CandidateVerdict]
-) -> tuple[Outcome, str, bool]:
+def _without_leader(step: StepVerdict, cases: Sequence[Case], alone: Mapping[str, Judged]) -> tuple[Outcome, str, bool]:
     """Outcome, reason and whether it is settled, where no candidate can be weighed."""
-    missing = [case.id for case in cases if case.id not in alone or alone[case.id].comparison.case_changed]
-    if missing:
-        changed = [case_id for case_id in missing if case_id in alone]
+    if step.unmeasured:
+        changed = any(case_id in alone for case_id in step.unmeasured)
         what = "not measured" if not changed else "not measured at the manifest's present sizes"
-        return Outcome.NOT_RUN, f"{what}: {', '.join(missing)}", False
+        return Outcome.NOT_RUN, f"{what}: {', '.join(step.unmeasured)}", False
     invalid = [(case.id, why) for case in cases if (why := alone[case.id].comparison.invalid)]
     if invalid:
         return Outcome.INVALID, _grouped(invalid, len(cases)), False
-    competing = [candidate for candidate in candidates if candidate.kind in COMPETING]
+    competing = [candidate for candidate in step.candidates if candidate.kind in COMPETING]
     if not competing:
         return Outcome.NOT_RUN, "no candidate", True
     open_ones = [c for c in competing if c.outcome is Outcome.INVALID or c.waiting]
