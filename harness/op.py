@@ -33,9 +33,15 @@ class Draw(Protocol):
     device: torch.device
     dtype: torch.dtype
     """The case's activation dtype."""
+    rank: int
+    """This process's place among the case's ranks; 0 where there is one."""
+    ranks: int
+    group: str
+    """Name of the c10d process group of the case's ranks, as `torch.ops._c10d_functional` takes it; "" for one rank."""
 
     def activation(self, name: str, shape: tuple[int, ...], layout: Layout = Layout.CONTIGUOUS) -> Tensor:
-        """About N(0, 1), in `dtype`; the gate's scaled and offset variants change only these."""
+        """About N(0, 1), in `dtype`, other values on each rank; the gate's scaled and offset variants change only
+        these."""
         ...
 
     def weight(
@@ -47,7 +53,8 @@ class Draw(Protocol):
         scale: float = 1.0,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """About N(loc, scale²), contiguous; never ones or zeros, so that a swapped or ignored weight shows."""
+        """About N(loc, scale²), contiguous, equal on all ranks; never ones or zeros, so that a swapped or ignored
+        weight shows."""
         ...
 
 
@@ -200,6 +207,10 @@ class Candidate:
     """Set when it computes the op together with that context's neighbours; None for the op alone."""
     deterministic: bool = True
     """Whether two runs on the same inputs give the same bits."""
+    equal_ranks: bool = False
+    """Claims that every rank's outputs are the same bits; for ops whose formula gives all ranks one result."""
+    multicast: bool = False
+    """Needs NVLink multicast, which stays off: it is listed, and refused with that reason."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for a declaration that cannot be right, however the candidate is made."""
@@ -262,6 +273,8 @@ def candidate(
     fake: Impl | None = None,
     context: str | None = None,
     deterministic: bool = True,
+    equal_ranks: bool = False,
+    multicast: bool = False,
     name: str | None = None,
 ) -> Callable[[Impl], Candidate]:
     """Turn the function below into a `Candidate` called after it.
@@ -286,6 +299,8 @@ def candidate(
             fake=fake,
             context=context,
             deterministic=deterministic,
+            equal_ranks=equal_ranks,
+            multicast=multicast,
         )
 
     return wrap

@@ -11,6 +11,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
+from harness.measure.ranks import ALONE, Seat
 from harness.schema.case import Layout
 
 _CHUNK = 1 << 25
@@ -122,19 +123,22 @@ class SeededDraw:
         device: torch.device,
         variant: Variant = Variant.NORMAL,
         weight_seed: int | None = None,
+        seat: Seat = ALONE,
     ) -> None:
         self.seed = seed
         self.weight_seed = seed if weight_seed is None else weight_seed
         self.dtype = dtype
         self.device = device
         self.variant = variant
+        self.rank, self.ranks, self.group = seat.rank, seat.ranks, seat.group
         self.drawn: dict[str, Tensor] = {}
 
     def activation(self, name: str, shape: tuple[int, ...], layout: Layout = Layout.CONTIGUOUS) -> Tensor:
         """See `harness.op.Draw.activation`."""
         tensor = empty_with_layout(shape, self.dtype, self.device, layout)
         flat = torch.empty(tensor.numel(), dtype=self.dtype, device=self.device)
-        fill_normal(flat, self.seed, name, self.variant.loc, self.variant.scale)
+        stream = f"{name}@{self.rank}" if self.rank else name
+        fill_normal(flat, self.seed, stream, self.variant.loc, self.variant.scale)
         tensor.copy_(flat.view(shape))
         self.drawn[name] = tensor
         return tensor

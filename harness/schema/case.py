@@ -38,6 +38,11 @@ class Layout(StrEnum):
     """Contiguous but for dims of size 1, whose stride is a meaningless odd number: legal, and often mishandled."""
 
 
+def _is_one(ranks: int) -> bool:
+    """Cases of one rank are written as they were before there were others: evidence holds them."""
+    return ranks == 1
+
+
 class Confidence(StrEnum):
     """How the dims are known."""
 
@@ -86,6 +91,8 @@ class Case(BaseModel):
     """Sizes of the small twin measured on a CPU, same names as `dims`."""
     contexts: tuple[Identifier, ...] = ()
     """Contexts (op with its neighbours) to measure this case in, beside the op alone."""
+    ranks: Annotated[int, Field(strict=True, ge=1, le=64, exclude_if=_is_one)] = 1
+    """Processes that compute it together, one device each; `dims` are those of one rank."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -105,7 +112,8 @@ class Case(BaseModel):
         """What a kernel sees of the case: equal for cases of two models that have the same shape."""
         dims = ",".join(f"{name}={size}" for name, size in self.dims.items())
         params = ",".join(f"{name}={value}" for name, value in sorted(self.params.items()))
-        return f"{dims};{params};{self.dtype};{self.layout}"
+        ranks = f";ranks={self.ranks}" if self.ranks > 1 else ""
+        return f"{dims};{params};{self.dtype};{self.layout}{ranks}"
 
     def rehearsed(self) -> "Case":
         """The small twin: the same case at its `rehearsal` sizes."""

@@ -81,7 +81,7 @@ def cross_problems(
                 f"case {case.id}: dims are ({', '.join(case.dims)}) here and ({', '.join(order)}) above; "
                 "use one order.",
             )
-        shape = (case.model, case.step, *case.dims.items(), case.dtype, *sorted(case.params.items()))
+        shape = (case.model, case.step, case.ranks, *case.dims.items(), case.dtype, *sorted(case.params.items()))
         if (twin := measured.setdefault(shape, case.id)) != case.id:
             yield (
                 (*here, "dims"),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from harness.measure import inputs
 from harness.measure.inputs import SeededDraw, Variant, empty_with_layout, fill_normal, fingerprint, storage_fingerprint
+from harness.measure.ranks import Seat
 from harness.schema.case import Layout
 
 CPU = torch.device("cpu")
@@ -191,3 +192,14 @@ def test_a_gpu_draws_the_same_bytes() -> None:
             x_here, x_there = (draw.activation("x", (3, 100_003)) for draw in (here, there))
             assert torch.equal(x_here, x_there.cpu())
             assert fingerprint(x_here) == fingerprint(x_there)
+
+
+def test_ranks_draw_other_activations_and_the_same_weights() -> None:
+    one = SeededDraw(7, torch.float32, torch.device("cpu"))
+    seats = [Seat(rank, 2, "pair") for rank in (0, 1)]
+    first, second = (SeededDraw(7, torch.float32, torch.device("cpu"), seat=seat) for seat in seats)
+    assert torch.equal(first.activation("x", (4, 8)), one.activation("x", (4, 8)))
+    assert not torch.equal(second.activation("x", (4, 8)), first.drawn["x"])
+    assert torch.equal(second.weight("w", (8,)), one.weight("w", (8,)))
+    assert (one.rank, one.ranks, one.group) == (0, 1, "")
+    assert (second.rank, second.ranks, second.group) == (1, 2, "pair")

@@ -539,3 +539,13 @@ def test_json_schema_describes_the_shipped_files() -> None:
     used = {key for op in OPS for item in load_manifest(SHAPES / f"{op}.yaml").cases for key in item.model_fields_set}
     assert used <= set(case["properties"])
     assert get_args(Manifest.model_fields["cases"].annotation)[0] is Case
+
+
+def test_a_case_of_one_rank_is_written_as_before_there_were_ranks() -> None:
+    alone = load_manifest(SHAPES / "groupnorm_silu.yaml").cases[0]
+    assert "ranks" not in alone.model_dump(mode="json")
+    assert "ranks" not in alone.content
+    pair = alone.model_copy(update={"ranks": 2})
+    assert pair.model_dump(mode="json") == {**alone.model_dump(mode="json"), "ranks": 2}
+    assert pair.content == f"{alone.content};ranks=2"
+    assert pair.rehearsed().ranks == 2
