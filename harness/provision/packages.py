@@ -101,6 +101,18 @@ VLLM_OMNI = Package(
     },
     note="its diffusion layers, pure Python and Triton",
 )
+SGL_KERNEL = Package(
+    name="sglang-kernel",
+    version="0.4.5",
+    python="3.12",
+    keep=("sgl_kernel/sm90/common_ops.abi3.so", "sgl_kernel/sm100/common_ops.abi3.so", "*.dist-info/*"),
+    sha256={
+        "sglang_kernel-0.4.5-cp310-abi3-manylinux2014_x86_64.whl": (
+            "5927a14dfff92ced8b1f7c7d5844144bc574ec58e604d4fd53e6f53c709003a8"
+        ),
+    },
+    note="two libraries out of a 383 MB wheel",
+)
 LIGER = Package(
     name="liger-kernel",
     version="0.8.5",
@@ -124,5 +136,5 @@ FLASH_ATTN = Package(
     environment={"FLASH_ATTENTION_SKIP_CUDA_BUILD": "TRUE"},
 )
 
-PACKAGES: tuple[Package, ...] = (SGLANG, VLLM_OMNI, FLASH_ATTN, FLASHINFER, LIGER, VLLM)
+PACKAGES: tuple[Package, ...] = (SGLANG, VLLM_OMNI, FLASH_ATTN, FLASHINFER, LIGER, VLLM, SGL_KERNEL)
 """Smallest download first."""

@@ -15,11 +15,12 @@ from torch import Tensor
 
 from candidates._providers import flashinfer as flashinfer_provider
 from candidates._providers import liger as liger_provider
+from candidates._providers import sgl_kernel as sgl_kernel_provider
 from candidates._providers import sglang as sglang_provider
 from candidates._providers import vllm as vllm_provider
 from candidates.groupnorm_silu import sglang as groupnorm_sglang
 from candidates.groupnorm_silu.op import OP as GROUPNORM_SILU
-from candidates.rmsnorm import aten, flashinfer, liger, sglang, vllm
+from candidates.rmsnorm import aten, flashinfer, liger, sgl_kernel, sglang, vllm
 from candidates.rmsnorm.op import OP as RMSNORM
 from candidates.rmsnorm.op import native
 from candidates.rmsnorm.rounding import BEFORE_WEIGHT, ONCE
@@ -61,7 +62,7 @@ def candidates_in(*modules: Any) -> list[Candidate]:
     return [value for module in modules for value in vars(module).values() if isinstance(value, Candidate)]
 
 
-NORMS = candidates_in(aten, flashinfer, liger, sglang, vllm)
+NORMS = candidates_in(aten, flashinfer, liger, sgl_kernel, sglang, vllm)
 GROUPNORMS = candidates_in(groupnorm_sglang)
 BY_ID = {candidate.id: candidate for candidate in NORMS + GROUPNORMS}
 
@@ -142,6 +143,18 @@ def vllm_norm(out: Tensor, x: Tensor, w: Tensor, eps: float) -> None:
     out.copy_(native(x, w, eps))
 
 
+def sgl_kernel_norm(out: Tensor, x: Tensor, w: Tensor, eps: float, enable_pdl: bool) -> None:
+    assert enable_pdl
+    assert x.ndim == out.ndim == 2
+    assert x.stride(-1) == out.stride(-1) == 1
+    out.copy_(native(x, w, eps))
+
+
+def sgl_kernel_fused(x: Tensor, r: Tensor, w: Tensor, eps: float, enable_pdl: bool) -> None:
+    assert enable_pdl
+    add_in_place(packed)(x, r, w, eps)
+
+
 LIGER = {"gemma": ONCE, "llama": BEFORE_WEIGHT}
 
 
@@ -180,6 +193,8 @@ UPSTREAM: dict[str, Callable[..., Any]] = {
     "flashinfer.norm.fused_add_rmsnorm": add_in_place(rows),
     "liger.rms_norm.rms_norm_forward": liger_norm,
     "liger.fused_add_rms_norm.fused_add_rms_norm_forward": liger_fused,
+    "sgl_kernel.rmsnorm": sgl_kernel_norm,
+    "sgl_kernel.fused_add_rmsnorm": sgl_kernel_fused,
     "vllm.rms_norm": vllm_norm,
     "vllm.fused_add_rms_norm": add_in_place(packed),
 }
@@ -190,7 +205,9 @@ def upstream(monkeypatch: pytest.MonkeyPatch) -> None:
     for provider in (sglang_provider, flashinfer_provider, liger_provider):
         name = provider.PROVIDER.id
         monkeypatch.setattr(provider, "function", lambda module, function, p=name: UPSTREAM[f"{p}.{module}.{function}"])
-    monkeypatch.setattr(vllm_provider, "operator", lambda name: UPSTREAM[f"vllm.{name}"])
+    for compiled in (sgl_kernel_provider, vllm_provider):
+        name = compiled.PROVIDER.id
+        monkeypatch.setattr(compiled, "operator", lambda op, p=name: UPSTREAM[f"{p}.{op}"])
 
 
 # --- every admitted case is computed right ----------------------------------------------------------------------
@@ -304,6 +321,7 @@ REFUSED = [
     ),
     ("vllm.rms_norm", case(B=2, S=3, D=64, layout=L.TRANSPOSED), "last dim of a transposed tensor is not contiguous"),
     ("vllm.rms_norm", case(B=2, S=3, H=4, D=64, layout=L.CHANNELS_LAST), "last dim of a channels_last tensor"),
+    ("sgl_kernel.fused_add_rmsnorm", case(T=2, D=64, layout=L.SLICED, dtype=Dtype.BF16), "contiguous tensors only"),
     ("vllm.fused_add_rms_norm", case(T=2, D=64, layout=L.SLICED), "contiguous tensors only, the case is sliced"),
     ("liger.rms_norm", case(T=2, D=65537), "D=65537 is more than 65536"),
     ("sglang.jit_rmsnorm_hf", case(T=2, D=512, dtype=Dtype.BF16), "rounds before the weight, the case once"),
@@ -381,7 +399,7 @@ def test_aten_needs_a_gpu() -> None:
     assert BY_ID["torch.fused_rms_norm"].guard(NORM_CASES[0], CPU) == "needs an NVIDIA GPU"
 
 
-@pytest.mark.parametrize("candidate_id", [i for i in BY_ID if i.startswith(("flashinfer.", "vllm."))])
+@pytest.mark.parametrize("candidate_id", [i for i in BY_ID if i.startswith(("flashinfer.", "sgl_kernel.", "vllm."))])
 def test_a_weight_of_another_dtype_is_not_read_as_nonsense(candidate_id: str) -> None:
     candidate = BY_ID[candidate_id]
     args = {"x": torch.ones(2, 64), "weight": torch.ones(64, dtype=torch.bfloat16), "eps": 1e-6}

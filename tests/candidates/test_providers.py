@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from candidates._providers import flash_attn, flashinfer, liger, sglang, unpacked, vllm
+from candidates._providers import flash_attn, flashinfer, liger, sgl_kernel, sglang, unpacked, vllm
 from harness.op import Provider
-from harness.provision.packages import FLASH_ATTN, FLASHINFER, LIGER, SGLANG, VLLM, Package
+from harness.provision.packages import FLASH_ATTN, FLASHINFER, LIGER, SGL_KERNEL, SGLANG, VLLM, Package
 from harness.provision.providers import REPOSITORY, STAMP
 
 PROVIDERS = [
@@ -18,6 +18,7 @@ PROVIDERS = [
     (flashinfer.PROVIDER, FLASHINFER),
     (flash_attn.PROVIDER, FLASH_ATTN),
     (liger.PROVIDER, LIGER),
+    (sgl_kernel.PROVIDER, SGL_KERNEL),
     (vllm.PROVIDER, VLLM),
 ]
 
@@ -25,7 +26,7 @@ PROVIDERS = [
 @pytest.fixture(autouse=True)
 def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No upstream package installed or unpacked, no library named, but all the modules they need."""
-    upstream = {"sglang", "flashinfer", "flash_attn", "vllm", "liger_kernel"}
+    upstream = {"sglang", "flashinfer", "flash_attn", "vllm", "liger_kernel", "sgl_kernel"}
     monkeypatch.setattr(unpacked, "is_installed", lambda module: module not in upstream)
     monkeypatch.setenv("HARNESS_PROVIDERS", str(tmp_path))
     monkeypatch.delenv(vllm.ENV_PATH, raising=False)
@@ -35,6 +36,7 @@ def nothing_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     monkeypatch.setattr(unpacked, "_nvcc", lambda: "/usr/local/cuda/bin/nvcc")
     monkeypatch.setattr(unpacked, "_ninja", lambda: "/usr/bin/ninja")
 
@@ -75,7 +77,7 @@ def test_an_absent_package_is_fetched_with_make_providers(provider: Provider, pa
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize(("provider", "package"), PROVIDERS)
 def test_an_unpacked_package_is_enough(provider: Provider, package: Package, tmp_path: Path) -> None:
-    unpack(package, tmp_path, f"vllm/{vllm.LIBRARY}")
+    unpack(package, tmp_path, f"vllm/{vllm.LIBRARY}", f"sgl_kernel/sm90/{sgl_kernel.LIBRARY}")
     assert provider.missing() is None
     assert provider.version() == package.version
 
@@ -124,6 +126,23 @@ def test_a_named_vllm_library_comes_first(tmp_path: Path, monkeypatch: pytest.Mo
     assert vllm.PROVIDER.missing() is None
     assert vllm.library() == named
     assert vllm.PROVIDER.version() == "unknown (HARNESS_VLLM_SO)"
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize(
+    ("capability", "said"),
+    [
+        ((9, 0), None),
+        ((10, 0), "sglang-kernel-0.4.5 has no sm100/common_ops.abi3.so: run `make providers` again"),
+        ((8, 9), "its library is built for compute capability 9.0 and newer, this GPU has 8.9"),
+    ],
+)
+def test_sgl_kernel_has_one_library_for_hopper_and_one_for_newer(
+    capability: tuple[int, int], said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unpack(SGL_KERNEL, tmp_path, f"sgl_kernel/sm90/{sgl_kernel.LIBRARY}")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    assert sgl_kernel.PROVIDER.missing() == said
 
 
 @pytest.mark.usefixtures("gpu")
