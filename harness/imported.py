@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -74,34 +76,55 @@ def _import_root(file: Path, module: str) -> Path:
 def _named(file: Path, roots: Sequence[Path]) -> Iterator[Path]:
     if file.suffix != ".py":
         return
-    try:
-        tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):
-        return  # the catalog says so; the file's own bytes are in the hash
+    said = _said(file.read_bytes())
+    if said is None:
+        return  # it does not parse: the catalog says so, and the file's own bytes are in the hash
     for folder in file.parents:  # a package's own file runs before its modules
         if not (package := folder / "__init__.py").is_file():
             break
         yield package
     project = roots[0]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [".".join(filter(None, [node.module, alias.name])) for alias in node.names]
-            names += [node.module] if node.module else []
-            if node.level:
-                if len(file.parents) >= node.level:
-                    yield from _modules(names, file.parents[node.level - 1])
-                continue
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield from _beside(file, node.value)
-            continue
-        else:
+    for level, names in said.imports:
+        if level:
+            if len(file.parents) >= level:
+                yield from _modules(names, file.parents[level - 1])
             continue
         yield from _modules([name for name in names if name.startswith(f"{PACKAGE}.")], project)
         for root in roots[1:]:
             if root != project:
                 yield from _modules(names, root)
+    for text in said.texts:
+        yield from _beside(file, text)
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What a Python source says of other files."""
+
+    imports: tuple[tuple[int, tuple[str, ...]], ...]
+    """For each import, the dots it begins with and the dotted names that may be modules."""
+    texts: tuple[str, ...]
+    """Strings that may be the name of a file."""
+
+
+@lru_cache(maxsize=4096)
+def _said(source: bytes) -> _Said | None:
+    """None where it does not parse. Remembered by content: the ops share their providers."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return None
+    imports: list[tuple[int, tuple[str, ...]]] = []
+    texts: dict[str, None] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports.append((0, tuple(alias.name for alias in node.names)))
+        elif isinstance(node, ast.ImportFrom):
+            names = [".".join(filter(None, [node.module, alias.name])) for alias in node.names]
+            imports.append((node.level, (*names, *filter(None, [node.module]))))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _may_name_a_file(node.value):
+            texts[node.value] = None
+    return _Said(tuple(dict.fromkeys(imports)), tuple(texts))
 
 
 def _modules(names: Iterable[str], root: Path) -> Iterator[Path]:
@@ -113,9 +136,12 @@ def _modules(names: Iterable[str], root: Path) -> Iterator[Path]:
             yield from (found for found in (path.with_suffix(".py"), path / "__init__.py") if found.is_file())
 
 
+def _may_name_a_file(text: str) -> bool:
+    return 0 < len(text) <= _LONGEST_NAME and "." in text and not set(text) & set("\0\n")
+
+
 def _beside(file: Path, text: str) -> Iterator[Path]:
     """A file beside `file` that a string names: the source of a kernel that is compiled or loaded at run time."""
-    if 0 < len(text) <= _LONGEST_NAME and "." in text and not set(text) & set("\0\n"):
-        path = file.parent / text
-        if file.parent in path.parents and ".." not in path.parts and path.is_file():
-            yield path
+    path = file.parent / text
+    if file.parent in path.parents and ".." not in path.parts and path.is_file():
+        yield path

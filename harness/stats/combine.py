@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from harness.schema.vocabulary import Outcome
-from harness.stats.estimators import Interval
+from harness.stats.estimators import Interval, t_quantile
 from harness.stats.units import log_percent
 
 
@@ -49,7 +48,7 @@ def weighted_log_ratio(cases: Sequence[CaseEffect], confidence: float = 0.95) ->
     parts = (candidate / candidate.sum() * s) ** 2
     variance = float(parts.sum())
     df_total = variance**2 / float((parts**2 / df).sum())
-    half_width = float(stats.t.isf((1 - confidence) / 2, df_total)) * math.sqrt(variance)
+    half_width = t_quantile((1 - confidence) / 2, df_total) * math.sqrt(variance)
     return Interval(estimate, estimate - half_width, estimate + half_width, math.sqrt(variance), df_total)
 
 

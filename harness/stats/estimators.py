@@ -31,6 +31,12 @@ def _walsh_indices(n: int) -> tuple[np.ndarray, np.ndarray]:
     return rows, columns
 
 
+@lru_cache(maxsize=4096)
+def t_quantile(upper_tail: float, df: float) -> float:
+    """Value that t(df) exceeds with this probability; remembered, for scipy takes longer to ask than to compute."""
+    return float(stats.t.isf(upper_tail, df))
+
+
 def hodges_lehmann(d: FloatArray) -> FloatArray:
     """Median of all Walsh averages (d_i + d_j)/2, i <= j, over the last axis: shape (..., n) to (...).
 
@@ -69,9 +75,16 @@ def hl_interval(d: FloatArray, confidence: float = 0.95) -> Interval:
         raise ValueError(f"log-ratios must be one row of finite numbers, got shape {d.shape}: {d}")
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must lie between 0 and 1, got {confidence}")
+    return _hl_interval(np.ascontiguousarray(d, dtype=np.float64).tobytes(), confidence)
+
+
+@lru_cache(maxsize=4096)
+def _hl_interval(values: bytes, confidence: float) -> Interval:
+    """Of the same values again and again: cases share measurements, and steps share cases."""
+    d = np.frombuffer(values, dtype=np.float64)
     se, df = trimmed_se(d)
     estimate = float(hodges_lehmann(d))
-    half_width = float(stats.t.isf((1 - confidence) / 2, df) * se)
+    half_width = float(t_quantile((1 - confidence) / 2, df) * se)
     return Interval(estimate, estimate - half_width, estimate + half_width, float(se), float(df))
 
 
