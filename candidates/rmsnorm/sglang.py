@@ -1,6 +1,7 @@
-"""sglang's RMSNorms: three in Triton and three in CUDA that are compiled on first use.
+"""sglang's RMSNorms: four in Triton and three in CUDA that are compiled on first use.
 
-They round once, but for `jit_rmsnorm_hf` and, where it is asked to, `jit_fused_add_rmsnorm`.
+They round once, but for `rmsnorm_cast_before_weight`, `jit_rmsnorm_hf` and, where it is asked to,
+`jit_fused_add_rmsnorm`.
 """
 
 import torch
@@ -10,6 +11,7 @@ from candidates._providers import sglang
 from candidates._providers.guards import (
     all_of,
     contiguous,
+    dtypes,
     half_precision,
     matrix,
     row_bytes_at_most,
@@ -19,11 +21,12 @@ from candidates._providers.guards import (
 from candidates.rmsnorm.guards import one_matrix, rounds_before_weight, weighted
 from candidates.rmsnorm.rounding import BEFORE_WEIGHT, ONCE
 from harness.op import Device, candidate
-from harness.schema.case import Case
+from harness.schema.case import Case, Dtype
 from harness.schema.vocabulary import Contract, Kind
 
 _NORM_TRITON = "ops.diffusion.norm.norm_triton"
 _NORM_JIT = "ops.layernorm.norm"
+_CAST_BEFORE_WEIGHT = "rmsnorm_cast_before_weight_bitexact"
 _row_kernel = all_of(one_matrix, row_bytes_at_most(1 << 16), spans_less_than(1 << 31))
 
 
@@ -87,6 +90,31 @@ def triton_one_pass_rms_norm(x: Tensor, weight: Tensor, eps: float, rounding: st
     run = sglang.function("ops.diffusion.norm.rmsnorm_onepass_triton", "triton_one_pass_rms_norm")
     y: Tensor = run(matrix(x), weight, eps)
     return y.view(x.shape)
+
+
+def _its_eps(case: Case, device: Device) -> str | None:
+    eps = case.params["eps"]
+    return None if eps == 1e-6 else f"its kernel has eps 1e-6 written into it, the case has {eps}"
+
+
+@candidate(
+    op="rmsnorm",
+    kind=Kind.TRITON,
+    provider=sglang.PROVIDER,
+    kernels=("_ordered_norm_kernel|_normalize_kernel",),
+    contract=Contract.BIT_EXACT,
+    guard=all_of(dtypes(Dtype.BF16), rounds_before_weight, contiguous, _its_eps),
+)
+def rmsnorm_cast_before_weight(x: Tensor, weight: Tensor, eps: float, rounding: str = ONCE) -> Tensor:
+    """x (..., D), weight (D,), bf16. One kernel for D 128 and 3072; three, one of them aten's mean, for the others.
+
+    Compiles anew for every number of rows.
+    """
+    if x.numel() == 0:
+        return torch.empty_like(x)  # it refuses these
+    run = sglang.function("ops.diffusion.norm.rmsnorm_cast_before_weight_bitexact", _CAST_BEFORE_WEIGHT)
+    y: Tensor = run(x, weight)
+    return y
 
 
 def _jit_widths(case: Case, device: Device) -> str | None:

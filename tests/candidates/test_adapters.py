@@ -39,9 +39,10 @@ def case(
     groups: int | None = None,
     rounding: str = ONCE,
     weight: bool = True,
+    eps: float = 1e-6,
     **dims: int,
 ) -> Case:
-    params: dict[str, Param] = {"eps": 1e-6}
+    params: dict[str, Param] = {"eps": eps}
     params |= {"rounding": rounding, "weight": weight} if groups is None else {"groups": groups}
     return Case(
         id="case",
@@ -113,6 +114,13 @@ def jit(x: Tensor, w: Tensor, out: Tensor, eps: float) -> None:
 def hf(x: Tensor, w: Tensor, eps: float, out: Tensor) -> None:
     assert x.shape[-1] % 32 == 0
     rows(out).copy_(native(rows(x), w, eps, BEFORE_WEIGHT))
+
+
+def cast_before_weight(x: Tensor, w: Tensor) -> Tensor:
+    assert x.is_contiguous()
+    assert x.dtype == w.dtype
+    assert x.numel() > 0
+    return native(x, w, 1e-6, BEFORE_WEIGHT)
 
 
 def jit_fused(x: Tensor, residual: Tensor, w: Tensor, eps: float, *, cast_x_before_out_mul: bool) -> None:
@@ -187,6 +195,9 @@ UPSTREAM: dict[str, Callable[..., Any]] = {
     "sglang.ops.layernorm.norm.rmsnorm": jit,
     "sglang.ops.layernorm.norm.fused_add_rmsnorm": jit_fused,
     "sglang.ops.layernorm.rmsnorm_hf.rmsnorm_hf": hf,
+    "sglang.ops.diffusion.norm.rmsnorm_cast_before_weight_bitexact.rmsnorm_cast_before_weight_bitexact": (
+        cast_before_weight
+    ),
     "sglang.ops.diffusion.norm.group_norm_silu_triton.triton_group_norm_silu": group_norm_any,
     "sglang.ops.diffusion.norm.group_norm_silu_twopass_triton.group_norm_silu_rows": group_norm_rows,
     "flashinfer.norm.rmsnorm": flashinfer_norm,
@@ -326,6 +337,12 @@ REFUSED = [
     ("liger.rms_norm", case(T=2, D=65537), "D=65537 is more than 65536"),
     ("sglang.jit_rmsnorm_hf", case(T=2, D=512, dtype=Dtype.BF16), "rounds before the weight, the case once"),
     ("sglang.jit_rmsnorm_hf", case(T=2, D=768, dtype=Dtype.BF16, rounding=BEFORE_WEIGHT), "of 512 from there on"),
+    ("sglang.rmsnorm_cast_before_weight", case(T=2, D=128, dtype=Dtype.BF16), "rounds before the weight, the case"),
+    (
+        "sglang.rmsnorm_cast_before_weight",
+        case(T=2, D=128, dtype=Dtype.BF16, rounding=BEFORE_WEIGHT, eps=1e-5),
+        "its kernel has eps 1e-6 written into it, the case has 1e-05",
+    ),
     ("sglang.triton_group_norm_silu", case(groups=2, N=70_000, C=4, H=1, W=1), "past CUDA's limit"),
     ("sglang.group_norm_silu_rows", case(groups=2, N=1, C=8, H=3, W=3), "channels-last tensors only"),
     (
@@ -364,6 +381,7 @@ def test_only_kernels_that_can_do_without_a_weight_are_given_none(candidate: Can
         ("sglang.jit_fused_add_rmsnorm", ONCE),
         ("sglang.jit_fused_add_rmsnorm", BEFORE_WEIGHT),
         ("sglang.jit_rmsnorm_hf", BEFORE_WEIGHT),
+        ("sglang.rmsnorm_cast_before_weight", BEFORE_WEIGHT),
     ],
 )
 def test_a_kernel_that_knows_the_rounding_is_told_which(candidate_id: str, rounding: str) -> None:
