@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Literal, Protocol
 
 from harness import jsonl
 from harness.errors import UserError
 from harness.schema.case import Case
 from harness.schema.measurement import SCHEMA_VERSION, EnvironmentRecord, Measurement, Setting
 from harness.schema.process import PROCESS_SCHEMA_VERSION, ProcessRecord
-from harness.schema.vocabulary import Role, RunStatus
+from harness.schema.vocabulary import ArmStatus, Role, RunStatus
 from harness.sources import content_sha256
 
 
@@ -22,6 +24,59 @@ class ArmIdentity:
 
 
 @dataclass(frozen=True)
+class MadeWith:
+    """What a measurement was made with, of all that can make it stale."""
+
+    op_sha256: str
+    packages: tuple[tuple[str, str], ...]
+    """Distribution and version."""
+    providers: tuple[tuple[str, str], ...]
+    """First word of each arm's id and the version of its package, where it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is known of a measurement without its samples: enough to choose the ones that count."""
+
+    op: str
+    case_id: str
+    content: str
+    """What a kernel sees of the case (`Case.content`)."""
+    context: str | None
+    device_key: str
+    device_uuid: str
+    device_type: Literal["cuda", "cpu"]
+    started_at: str
+    tried: int
+    """Candidates that were tried: installed ones."""
+    made_with: MadeWith
+
+
+class Line(Protocol):
+    """A line of the store: a summary, and the whole measurement for whoever asks."""
+
+    @property
+    def measurement(self) -> Measurement:
+        """The measurement with its samples."""
+
+    @property
+    def file(self) -> str:
+        """Below the store's root, with forward slashes."""
+
+    @property
+    def line(self) -> int:
+        """From 1."""
+
+    @property
+    def sha256(self) -> str:
+        """Of the record, samples included."""
+
+    @property
+    def summary(self) -> Summary:
+        """What is known without the samples."""
+
+
+@dataclass(frozen=True)
 class Stored:
     """A measurement and where it lies."""
 
@@ -30,6 +85,32 @@ class Stored:
     """Below the store's root, with forward slashes."""
     line: int
     sha256: str
+
+    @cached_property
+    def summary(self) -> Summary:
+        """What is known without the samples."""
+        return summary_of(self.measurement)
+
+
+def summary_of(of: Measurement) -> Summary:
+    """The summary of a measurement at hand; `harness.line_index` reads the same from a line without its samples."""
+    environment = of.environment
+    return Summary(
+        op=of.op,
+        case_id=of.case.id,
+        content=of.case.content,
+        context=of.context,
+        device_key=environment.device.key,
+        device_uuid=environment.device.uuid,
+        device_type=environment.device.type,
+        started_at=of.started_at,
+        tried=sum(arm.role is Role.CANDIDATE and arm.status is not ArmStatus.NOT_INSTALLED for arm in of.arms),
+        made_with=MadeWith(
+            environment.op_sha256,
+            tuple(environment.packages.items()),
+            tuple((arm.id.split(".")[0], arm.provider_version) for arm in of.arms if arm.provider_version is not None),
+        ),
+    )
 
 
 def resume_key(

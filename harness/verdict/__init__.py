@@ -11,7 +11,7 @@ from harness.schema.claims import Claims, check_rows
 from harness.schema.manifest import Manifest
 from harness.schema.verdict import CardVerdict, Verdicts
 from harness.schema.workload import Workload
-from harness.store import Stored, StoredProcess
+from harness.store import Line, StoredProcess
 from harness.verdict.e2e import judge_cells
 from harness.verdict.rows import judge_card, judge_row
 from harness.verdict.select import Present, choose, present, wanted
@@ -20,7 +20,7 @@ __all__ = ["Present", "decide", "present"]
 
 
 def decide(
-    measurements: Sequence[Stored],
+    measurements: Sequence[Line],
     manifests: Mapping[str, Manifest],
     claims: Claims,
     now: Present,
@@ -34,14 +34,17 @@ def decide(
     if claims.rows and (problems := check_rows(claims, manifests)):
         raise UserError("\n".join(problems))
     set_aside: dict[str, int] = {}
-    asked: dict[str, list[Stored]] = {op: [] for op in manifests}
-    for stored in measurements:
-        of = stored.measurement
-        manifest = manifests.get(of.op)
-        if manifest is not None and wanted(of, manifest):
-            asked[of.op].append(stored)
+    asked: dict[str, list[Line]] = {op: [] for op in manifests}
+    known: dict[tuple[str, str, str, str | None, str], bool] = {}
+    for line in measurements:
+        of = line.summary
+        kind = (of.op, of.case_id, of.content, of.context, of.device_type)
+        if kind not in known:
+            known[kind] = of.op in manifests and wanted(of, manifests[of.op])
+        if known[kind]:
+            asked[of.op].append(line)
         else:
-            what = f"{stored.file}: {of.op} {of.case.id}" + (f" in context {of.context}" if of.context else "")
+            what = f"{line.file}: {of.op} {of.case_id}" + (f" in context {of.context}" if of.context else "")
             set_aside[what] = set_aside.get(what, 0) + 1
     cells = judge_cells([one for one in processes if one.record.op in manifests], workloads or {}, now)
     rows = []

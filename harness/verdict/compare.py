@@ -17,7 +17,7 @@ from harness.schema.vocabulary import ArmStatus, Outcome, Role, RunStatus
 from harness.stats.combine import three_way
 from harness.stats.estimators import Interval, hl_interval, widened
 from harness.stats.units import FloatArray, log_ratios
-from harness.store import Stored
+from harness.store import Line
 
 Result = TypeVar("Result")
 
@@ -69,7 +69,7 @@ def time_span(times_us: FloatArray) -> Span:
     return ratio_span(hl_interval(100 * np.log(times_us)))
 
 
-def compare(case: Case, stored: Stored, staleness: Staleness, passed_over: int) -> Comparison:
+def compare(case: Case, stored: Line, staleness: Staleness, passed_over: int) -> Comparison:
     """Judge one measurement for a case; `passed_over` others of that case were set aside for it."""
     of = stored.measurement
     times = _times(of)
@@ -136,10 +136,7 @@ def _times(of: Measurement) -> dict[str, FloatArray]:
 
 
 def _well_timed(of: Measurement, arm: ArmRecord) -> bool:
-    return (
-        len(arm.samples_us) == len(of.orders) >= MIN_BLOCKS
-        and min(map(min, arm.samples_us)) > SHORTEST_US
-    )
+    return len(arm.samples_us) == len(of.orders) >= MIN_BLOCKS and min(map(min, arm.samples_us)) > SHORTEST_US
 
 
 def _why_invalid(of: Measurement, times: dict[str, FloatArray]) -> str:

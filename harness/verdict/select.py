@@ -6,7 +6,7 @@ invalid; more candidates tried (so that re-measuring one candidate does not hide
 neither across cards nor across runs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +14,8 @@ from harness.imported import op_sha256, wiring_sha256
 from harness.provision.packages import PACKAGES
 from harness.schema.case import Case
 from harness.schema.manifest import Manifest
-from harness.schema.measurement import Measurement
-from harness.schema.vocabulary import ArmStatus, Role
 from harness.sources import normal_name, pins
-from harness.store import Stored
+from harness.store import Line, MadeWith, Summary
 from harness.verdict.compare import Staleness, why_invalid
 
 CardKey = tuple[str, str]
@@ -25,7 +23,14 @@ CardKey = tuple[str, str]
 Slot = tuple[str, str | None]
 """Case id and context."""
 
+_Kind = tuple[str, str, str | None, MadeWith]
+WhyNot = Callable[[Line], str]
+
 PINS_FILE = "constraints-gpu.txt"
+
+
+def _why_not(line: Line) -> str:
+    return why_invalid(line.measurement)
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Chosen:
 
     case: Case
     """The manifest's, whose calls and confidence count; at its twin's sizes on a CPU."""
-    stored: Stored
+    stored: Line
     staleness: Staleness
     passed_over: int
 
@@ -62,23 +67,29 @@ def present(root: Path, manifests: Mapping[str, Manifest]) -> Present:
     )
 
 
-def wanted(of: Measurement, manifest: Manifest) -> bool:
+def wanted(of: Summary, manifest: Manifest) -> bool:
     """Whether the manifest still asks for what was measured."""
     return any(_is_for(of, case, context) for case, context in _slots(manifest))
 
 
-def choose(stored: Iterable[Stored], manifest: Manifest, now: Present) -> dict[CardKey, dict[Slot, Chosen]]:
-    """By card and case, the measurement of this op that counts; in the manifest's order of cases and contexts."""
-    by_card: dict[CardKey, list[Stored]] = {}
-    for one in stored:
-        device = one.measurement.environment.device
-        by_card.setdefault((device.key, device.uuid), []).append(one)
+def choose(
+    lines: Iterable[Line], manifest: Manifest, now: Present, why_not: WhyNot = _why_not
+) -> dict[CardKey, dict[Slot, Chosen]]:
+    """By card and case, the measurement of this op that counts; in the manifest's order of cases and contexts.
+
+    Only the samples of those that might count are read: `why_not` says why a line's cannot be judged, or nothing.
+    """
+    by_card: dict[CardKey, dict[_Kind, list[Line]]] = {}
+    for one in lines:
+        of = one.summary
+        kinds = by_card.setdefault((of.device_key, of.device_uuid), {})
+        kinds.setdefault((of.case_id, of.content, of.context, of.made_with), []).append(one)
     chosen: dict[CardKey, dict[Slot, Chosen]] = {}
-    for card, on_card in sorted(by_card.items()):
+    for card, kinds in sorted(by_card.items()):
         for case, context in _slots(manifest):
-            found = [one for one in on_card if _is_for(one.measurement, case, context)]
+            found = [alike for alike in kinds.values() if _is_for(alike[0].summary, case, context)]
             if found:
-                chosen.setdefault(card, {})[case.id, context] = _best(found, case, now)
+                chosen.setdefault(card, {})[case.id, context] = _best(found, case, now, why_not)
     return chosen
 
 
@@ -88,48 +99,51 @@ def _slots(manifest: Manifest) -> Iterator[tuple[Case, str | None]]:
         yield from ((case, context) for context in case.contexts)
 
 
-def _sized(case: Case, of: Measurement) -> Case:
+def _sized(case: Case, of: Summary) -> Case:
     """The manifest's case at the sizes that the measurement's device is asked for."""
-    return case if of.environment.device.type == "cuda" else case.rehearsed()
+    return case if of.device_type == "cuda" else case.rehearsed()
 
 
-def _is_for(of: Measurement, case: Case, context: str | None) -> bool:
+def _is_for(of: Summary, case: Case, context: str | None) -> bool:
     """By shape, or by name where the shape has changed."""
-    return of.context == context and (of.case.content == _sized(case, of).content or of.case.id == case.id)
+    return of.context == context and (of.case_id == case.id or of.content == _sized(case, of).content)
 
 
-def _best(stored: list[Stored], case: Case, now: Present) -> Chosen:
-    judged = [(staleness(one.measurement, case, now), one) for one in stored]
+def _best(found: Sequence[Sequence[Line]], case: Case, now: Present, why_not: WhyNot) -> Chosen:
+    """`found`: the lines that are for this case, those in one list alike in all that makes a line stale."""
+    ranks: dict[tuple[bool, bool], list[tuple[Line, Staleness]]] = {}
+    for alike in found:
+        stale = staleness(alike[0].summary, case, now)
+        ranks.setdefault((not stale.case_changed, not stale.reasons), []).extend((one, stale) for one in alike)
 
-    def rank(item: tuple[Staleness, Stored]) -> tuple[bool, bool, bool, int, str, int]:
-        stale, one = item
-        of = one.measurement
-        tried = sum(arm.role is Role.CANDIDATE and arm.status is not ArmStatus.NOT_INSTALLED for arm in of.arms)
-        return not stale.case_changed, not stale.reasons, not why_invalid(of), tried, of.started_at, one.line
+    def place(item: tuple[Line, Staleness]) -> tuple[int, str, int]:
+        one, _ = item
+        return one.summary.tried, one.summary.started_at, one.line
 
-    stale, best = max(judged, key=rank)
-    return Chosen(_sized(case, best.measurement), best, stale, len(stored) - 1)
+    first = sorted(ranks[max(ranks)], key=place, reverse=True)
+    best, stale = next((item for item in first if not why_not(item[0])), first[0])
+    return Chosen(_sized(case, best.summary), best, stale, sum(map(len, found)) - 1)
 
 
-def staleness(of: Measurement, case: Case, now: Present) -> Staleness:
+def staleness(of: Summary, case: Case, now: Present) -> Staleness:
     """What has changed since the measurement was made for this case of the manifest."""
     reasons = []
-    if of.environment.op_sha256 != now.op_sha256[of.op]:
+    if of.made_with.op_sha256 != now.op_sha256[of.op]:
         reasons.append("the op's sources have changed since")
-    if of.environment.device.type == "cuda":
-        reasons += _package_reasons(of, now.pins)
-    return Staleness(tuple(reasons), case_changed=of.case.content != _sized(case, of).content)
+    if of.device_type == "cuda":
+        reasons += _package_reasons(of.made_with, now.pins)
+    return Staleness(tuple(reasons), case_changed=of.content != _sized(case, of).content)
 
 
-def _package_reasons(of: Measurement, pinned: Mapping[str, str]) -> Iterator[str]:
+def _package_reasons(of: MadeWith, pinned: Mapping[str, str]) -> Iterator[str]:
     """Versions that differ from the pins; a provider's id is its package's name or the first word of it."""
-    versions = {normal_name(name): version for name, version in of.environment.packages.items()}
+    versions = {normal_name(name): version for name, version in of.packages}
     names = [package.name for package in PACKAGES]
     by_provider = {name.split("-")[0]: name for name in names} | {name.replace("-", "_"): name for name in names}
-    for arm in of.arms:
-        package = by_provider.get(arm.id.split(".")[0])
-        if package is not None and arm.provider_version is not None:
-            versions[package] = arm.provider_version
+    for provider, version in of.providers:
+        package = by_provider.get(provider)
+        if package is not None:
+            versions[package] = version
     for name, version in sorted(versions.items()):
         pin = pinned.get(name)
         if pin is not None and version != pin and version.split("+")[0] != pin:

@@ -5,6 +5,7 @@ import pytest
 from harness.schema.case import Case
 from harness.schema.measurement import Measurement
 from harness.schema.vocabulary import ArmStatus, Outcome, RunStatus
+from harness.store import summary_of
 from harness.verdict.select import Chosen, choose, staleness
 from tests.builders import H200, LAPTOP, PRESENT, Arm, case, decided, environment, manifest, measurement, stored
 
@@ -84,7 +85,7 @@ def test_two_cards_are_never_pooled() -> None:
     ],
 )
 def test_what_changed_since_is_said(of: Measurement, reasons: tuple[str, ...]) -> None:
-    found = staleness(of, case(), PRESENT)
+    found = staleness(summary_of(of), case(), PRESENT)
     assert found.reasons == reasons
     assert not found.case_changed
 
@@ -100,7 +101,7 @@ def test_what_changed_since_is_said(of: Measurement, reasons: tuple[str, ...]) -
     ],
 )
 def test_only_what_shapes_the_times_changes_a_case(present_case: Case, changed: bool) -> None:
-    assert staleness(run(), present_case, PRESENT).case_changed is changed
+    assert staleness(summary_of(run()), present_case, PRESENT).case_changed is changed
 
 
 @pytest.mark.defence("verdict_case_changed")
