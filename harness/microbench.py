@@ -76,7 +76,9 @@ def require_writable(root: Path) -> None:
 
 
 def tasks_of(manifest: Manifest, device_type: str, selection: Selection) -> tuple[Task, ...]:
-    """The comparisons to make, in file order; a shape that two models share is measured once.
+    """The comparisons to make, those of deciding models first, else in file order.
+
+    A run that is cut short has then measured what decides. A shape that two models share is measured once.
 
     On a CPU the cases are their small twins. Raises UserError when a glob or the context matches nothing at all.
     """
@@ -91,7 +93,7 @@ def tasks_of(manifest: Manifest, device_type: str, selection: Selection) -> tupl
             f"there are {', '.join(sorted(contexts)) or 'none'}."
         )
     tasks: dict[tuple[str, str | None], Task] = {}
-    for case in manifest.cases:
+    for case in sorted(manifest.cases, key=lambda case: case.model not in manifest.deciding_models):
         if selection.cases and not any(fnmatch.fnmatchcase(case.id, pattern) for pattern in selection.cases):
             continue
         wanted: list[str | None] = [None, *case.contexts]

@@ -37,6 +37,14 @@ def test_on_a_cpu_the_twins_are_measured_and_share_too() -> None:
     assert all(task.case.shape == (1, 32, 1, 8, 8) for task in tasks)
 
 
+def test_what_decides_comes_first() -> None:
+    ordered = manifest(one("side", WIDE, model="side-vae"), one("mid", BIG), one("up", WIDE), deciding=("hunyuan-vae",))
+    assert [task.name for task in tasks_of(ordered, "cuda", Selection())] == ["mid", "up"]
+    other = one("side", {**WIDE, "T": 9}, model="side-vae")
+    ordered = manifest(other, one("mid", BIG), deciding=("hunyuan-vae",))
+    assert [task.name for task in tasks_of(ordered, "cuda", Selection())] == ["mid", "side"]
+
+
 def test_globs_and_contexts_select() -> None:
     assert names("cuda", Selection(cases=("vae-*",))) == ["vae-mid", "vae-mid [conv]", "vae-up"]
     assert names("cuda", Selection(cases=("*up", "other*"))) == [
