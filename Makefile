@@ -2,6 +2,7 @@
 
 OP ?= groupnorm_silu
 MODEL ?=
+BUDGET_MIN ?= 60
 ARGS ?=
 PYTEST_ARGS ?=
 PIP_ARGS ?=
@@ -10,7 +11,7 @@ PLATFORM ?= manylinux_2_28_x86_64
 PACKAGES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: bench e2e test test-full test-defences calibrate verify lint providers wheelhouse help preflight
+.PHONY: bench e2e nightly test test-full test-defences calibrate verify lint providers wheelhouse help preflight
 
 comma := ,
 
@@ -35,6 +36,9 @@ bench: $(READY)  ## measure OP from manifest to verdict (ARGS: options of `harne
 
 e2e: $(READY)  ## wire OP into real models and decide (MODEL: a glob; ARGS: options of `harness e2e`)
 	$(RUN) -m harness e2e $(OP) $(if $(MODEL),--model '$(MODEL)') $(ARGS)
+
+nightly: $(READY)  ## measure what is due in BUDGET_MIN minutes (ARGS: options of `harness nightly`)
+	$(RUN) -m harness nightly --minutes $(BUDGET_MIN) $(ARGS)
 
 test: $(READY)  ## the test suite, no GPU needed
 	$(RUN) -m pytest -q -m "not slow" $(PYTEST_ARGS)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,7 +16,9 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from harness.choices import DeviceChoice, device_type_of
 from harness.errors import ExitCode, UserError
+from harness.nightly.command import nightly
 from harness.paths import project_root
 
 if TYPE_CHECKING:
@@ -36,14 +37,6 @@ err = Console(stderr=True)
 
 
 _EXTRA_HELP = "module or .py file with more candidates"
-
-
-class DeviceChoice(StrEnum):
-    """Where to measure."""
-
-    AUTO = "auto"
-    CUDA = "cuda"
-    CPU = "cpu"
 
 
 def _manifest(op: str) -> Manifest:
@@ -132,7 +125,7 @@ def bench(
     found = survey(root, tuple(manifests), extra)
     if problems := [*(line for op in manifests for line in found.of(op).manifest), *found.problems]:
         raise UserError("\n".join(problems))
-    device_type = _device_type(device, found.device_type)
+    device_type = device_type_of(device, found.device_type)
     selection = microbench.Selection(tuple(case or ()), context)
     selected = [microbench.tasks_of(manifest, device_type, selection) for manifest in manifests.values()]
     if not any(selected):
@@ -225,7 +218,7 @@ def e2e(
     request = Request(
         ops=tuple(ops),
         models=tuple(model or ()),
-        device_type=_device_type(device, found.device_type),
+        device_type=device_type_of(device, found.device_type),
         settings=CellSettings(budget_s=budget, slowdown_pct=slowdown),
         fresh=fresh,
         arms=tuple(arm or ()),
@@ -244,10 +237,7 @@ def e2e(
         raise typer.Exit(ExitCode.SOME_FAILED)
 
 
-def _device_type(choice: DeviceChoice, here: Literal["cuda", "cpu"]) -> Literal["cuda", "cpu"]:
-    if choice is DeviceChoice.CUDA and here != "cuda":
-        raise UserError("--device cuda: torch sees no NVIDIA GPU here; use --device cpu for the rehearsal.")
-    return "cpu" if choice is DeviceChoice.CPU else here
+app.command()(nightly)
 
 
 @app.command()

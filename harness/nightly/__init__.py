@@ -1,0 +1,1 @@
+"""`harness nightly`: what a GPU host measures by itself within a budget, in which order, and what became of it."""

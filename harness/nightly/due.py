@@ -1,0 +1,188 @@
+"""What there is to measure on one card, with what its evidence says of it: the works of `harness.nightly.plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from harness.errors import UserError
+from harness.microbench import Selection, tasks_of
+from harness.nightly.estimates import MARGIN, Cost, Estimates
+from harness.nightly.plan import State, Work
+from harness.nightly.record import Ended, Night, Stage
+from harness.schema.case import Case, Confidence
+from harness.schema.e2e_verdict import CellVerdict
+from harness.schema.manifest import Manifest
+from harness.schema.process import ProcessRecord
+from harness.schema.vocabulary import RunStatus
+from harness.schema.workload import load_workloads
+from harness.store import ProcessStore, Store, Stored
+from harness.verdict import present
+from harness.verdict.compare import why_invalid
+from harness.verdict.select import Chosen, Slot, choose
+
+CELL_SHARE = 1.25
+"""Of its budget, what a cell may take: the pilot's checks and two processes come whatever the budget."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """One card below one project root."""
+
+    root: Path
+    uuid: str
+    device_type: Literal["cuda", "cpu"]
+    manifests: Mapping[str, Manifest]
+    """Of the ops that can be measured here, in the matrix's order."""
+    broken: Mapping[str, str] = field(default_factory=dict)
+    """What must not be imported, from `harness.survey`."""
+
+    def estimates(self) -> Estimates:
+        """From all that is stored, on whatever card of this type."""
+        stored = Store(self.root / "results").load()
+        return Estimates.from_measurements((one.measurement for one in stored), self.device_type)
+
+    def comparisons(self, night: Night, estimates: Estimates) -> list[Work]:
+        """Every case of every op that the night has not measured on the card yet, in the matrix's order."""
+        now = present(self.root, self.manifests)
+        works = []
+        for op, manifest in self.manifests.items():
+            stored = Store(self.root / "results").load(op)
+            slots = _of_card(choose(stored, manifest, now), stored, self.uuid)
+            tonight = _tonight(stored, self.uuid, night.since)
+            began = bool(_cut(night, Stage.MICROBENCH, op))
+            by_case: dict[str, list[tuple[Case, str | None, Cost]]] = {}
+            for task in tasks_of(manifest, self.device_type, Selection()):
+                if (task.case.content, task.context) not in tonight:
+                    part = (task.case, task.context, estimates.of_task(op, task))
+                    by_case.setdefault(task.case.id, []).append(part)
+            works += [_case(manifest, case_id, parts, slots, began) for case_id, parts in by_case.items()]
+        return works
+
+    def cells(self, night: Night, budget_s: float) -> tuple[list[Work], list[str]]:
+        """Every `workload/component` in which an op is wired and that the night has not finished on the card yet.
+
+        Those of one op stand together in the order of its workloads. The second value says, a sentence each, which
+        ops' wirings cannot be read.
+        """
+        from harness import catalog  # imports candidates, and so torch
+        from harness.e2e.select import cells_of
+        from harness.e2e.wirings import wirings_of
+        from harness.report import recompute_ops
+
+        workloads = load_workloads(self.root / "shapes" / "workloads")
+        works: list[Work] = []
+        problems: list[str] = []
+        for op, manifest in self.manifests.items():
+            try:
+                catalog.load(op, self.root, broken=self.broken)
+                found = cells_of(op, workloads, ()) if wirings_of(op) else ()
+            except UserError as error:
+                problems.append(str(error))
+                continue
+            ended = _ended(night, op)
+            names = dict.fromkeys(f"{one.workload.workload}/{one.component.id}" for one in found)
+            rows = recompute_ops(self.root, [op]).rows if names else ()
+            verdicts = [cell for row in rows for cell in row.cells if cell.device.uuid == self.uuid]
+            records = [one.record for one in ProcessStore(self.root / "results").load(op)]
+            for name in names:
+                if name in ended:
+                    continue
+                of_cell = [one for one in records if f"{one.workload}/{one.component.id}" == name]
+                here = [one.started_at for one in of_cell if one.environment.device.uuid == self.uuid]
+                works.append(
+                    Work(
+                        op=op,
+                        id=name,
+                        state=_cell_state([one for one in verdicts if f"{one.workload}/{one.component}" == name]),
+                        decides=name.split("/")[0] in manifest.deciding_models,
+                        costs=(Cost(cell_seconds(of_cell, self.device_type, budget_s)),),
+                        last=max(here, default=""),
+                        began=name in _cut(night, Stage.E2E, op),
+                    )
+                )
+        return works, problems
+
+
+def _case(
+    manifest: Manifest,
+    case_id: str,
+    parts: Sequence[tuple[Case, str | None, Cost]],
+    slots: Mapping[Slot, Chosen],
+    began: bool,
+) -> Work:
+    found = [slots[case_id, context] for _, context, _ in parts if (case_id, context) in slots]
+    states = [_state(slots.get((case_id, context))) for _, context, _ in parts]
+    return Work(
+        op=manifest.op,
+        id=case_id,
+        state=min(states, key=list(State).index),
+        decides=parts[0][0].model in manifest.deciding_models and parts[0][0].confidence is not Confidence.MEMORY,
+        costs=tuple(cost for _, _, cost in parts),
+        last=min((one.stored.measurement.started_at for one in found), default=""),
+        began=began,
+    )
+
+
+def _of_card(
+    cards: Mapping[tuple[str, str], dict[Slot, Chosen]], stored: Iterable[Stored], uuid: str
+) -> dict[Slot, Chosen]:
+    """The evidence of this card; of a card that has changed its driver, that with the newest."""
+    here = [of for one in stored if (of := one.measurement).environment.device.uuid == uuid]
+    newest = max(here, key=lambda of: of.started_at, default=None)
+    return cards.get((newest.environment.device.key, uuid), {}) if newest is not None else {}
+
+
+def _state(chosen: Chosen | None) -> State:
+    if chosen is None:
+        return State.NEVER
+    if chosen.staleness.reasons or chosen.staleness.case_changed:
+        return State.STALE
+    return State.INVALID if why_invalid(chosen.stored.measurement) else State.MEASURED
+
+
+def _cell_state(verdicts: Sequence[CellVerdict]) -> State:
+    """Of a cell's wirings together, the worst."""
+    if not verdicts:
+        return State.NEVER
+    if any(one.stale for one in verdicts):
+        return State.STALE
+    return State.INVALID if any(one.reason for one in verdicts) else State.MEASURED
+
+
+def _tonight(stored: Iterable[Stored], uuid: str, since: datetime) -> set[tuple[str, str | None]]:
+    """Shapes and contexts that were measured on the card since, whatever came of it: nothing is tried twice a night."""
+    return {
+        (of.case.content, of.context)
+        for one in stored
+        if (of := one.measurement).environment.device.uuid == uuid and datetime.fromisoformat(of.started_at) >= since
+    }
+
+
+def _cut(night: Night, stage: Stage, op: str) -> set[str]:
+    return {piece.what for piece in night.pieces if (piece.stage, piece.op, piece.ended) == (stage, op, Ended.CUT)}
+
+
+def _ended(night: Night, op: str) -> set[str]:
+    """Cells that need nothing more tonight."""
+    return {
+        piece.what
+        for piece in night.pieces
+        if (piece.stage, piece.op) == (Stage.E2E, op) and piece.ended in (Ended.DONE, Ended.FAILED)
+    }
+
+
+def cell_seconds(records: Iterable[ProcessRecord], device_type: str, budget_s: float) -> float:
+    """What a cell will take: what its newest sequence of this budget took, else its budget and the pilot's checks."""
+    sequences: dict[str, list[ProcessRecord]] = {}
+    for one in records:
+        same = one.environment.device.type == device_type and one.settings.get("budget_s") == budget_s
+        if same and one.status is RunStatus.MEASURED:
+            sequences.setdefault(one.sequence, []).append(one)
+    if not sequences:
+        return CELL_SHARE * budget_s
+    newest = sequences[max(sequences)]
+    return MARGIN * sum(sum(one.phases_s.values()) for one in newest)
