@@ -43,25 +43,26 @@ class DeviceLock:
             self._held.popitem()[1].release()
 
 
-def expected_uuid(device_type: str) -> str | None:
-    """The UUID of the device that a worker will most likely find, without starting CUDA; None when that is not clear.
+def expected_uuid(device_type: str, rank: int = 0) -> str | None:
+    """The UUID of the device that a rank will most likely find, without starting CUDA; None when that is not clear.
 
     A worker that merely asked would appear as a foreign process to a run that is on the device.
     """
     if device_type == "cpu":
         return platform.node()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    first = visible.split(",")[0].strip() if visible is not None else "0"
-    if first.startswith("GPU-"):
-        return first.removeprefix("GPU-")
-    if not first.isdecimal():
+    devices = [name.strip() for name in visible.split(",")] if visible is not None else [str(rank)] * (rank + 1)
+    wanted = devices[rank] if rank < len(devices) else ""
+    if wanted.startswith("GPU-"):
+        return wanted.removeprefix("GPU-")
+    if not wanted.isdecimal():
         return None
     import pynvml
 
     try:
         pynvml.nvmlInit()
         try:
-            uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(int(first)))
+            uuid = pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(int(wanted)))
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError:

@@ -35,6 +35,7 @@ from harness.protocol import (
     from_worker,
     stored_settings,
 )
+from harness.rank_group import WorkerGroup
 from harness.schema.measurement import EnvironmentRecord, Measurement, TelemetryRecord
 from harness.schema.vocabulary import ArmStatus, Cache, Method, RunStatus
 from harness.worker_line import Death, Garbled, WorkerLine
@@ -96,8 +97,9 @@ class Supervisor:
 
     def hello(self) -> Hello:
         """Start a worker and hear what it would measure. Raises UnfitError when it cannot start or the GPU is busy."""
-        if (uuid := expected_uuid(self.job.device_type)) is not None:
-            self._lock.hold(uuid)
+        for rank in range(self.job.ranks):
+            if (uuid := expected_uuid(self.job.device_type, rank)) is not None:
+                self._lock.hold(uuid)
         return self._start(self.job.tasks)
 
     def build_ahead(self, tasks: list[Task]) -> list[Task]:
@@ -199,7 +201,7 @@ class Supervisor:
 
     def _start(self, tasks: tuple[Task, ...]) -> Hello:
         self._end_worker()
-        worker = WorkerLine("harness.worker", self._log_file(self.job.op), self._worker_environment(), from_worker)
+        worker = self._new_worker()
         self._worker = worker
         worker.send(self.job.model_copy(update={"tasks": tasks}))
         message = worker.receive(monotonic() + _START_LIMIT_S)
@@ -208,10 +210,17 @@ class Supervisor:
         self._record = message.environment
         if tasks == self.job.tasks:
             self._identities = message.identities
-        self._lock.hold(message.environment.device.uuid)
+        for device in (message.environment.device, *message.peers):
+            self._lock.hold(device.uuid)
         worker.watch(message.environment.device, self._probe)
         self.progress.hello(message.environment)
         return message
+
+    def _new_worker(self) -> WorkerLine[FromWorker]:
+        log, environment = self._log_file(self.job.op), self._worker_environment()
+        if self.job.ranks == 1:
+            return WorkerLine("harness.worker", log, environment, from_worker)
+        return WorkerGroup("harness.worker", log, environment, self.job.ranks)
 
     def _log_file(self, name: str) -> Path:
         self._logs.mkdir(parents=True, exist_ok=True)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 
+from harness.measure.ranks import ALONE, Team
 from harness.protocol import Begin, BlockQuery, Blocks, Message, Reply, TelemetryQuery
 from harness.schema.measurement import TelemetryRecord
 
@@ -22,6 +23,7 @@ class PipeLink:
         self._out = os.fdopen(out_fd, "w", encoding="utf-8")
         self._messages = messages
         self.task = ""
+        self.team: Team = ALONE
 
     def send(self, message: BaseModel) -> None:
         """Write one message."""
@@ -40,6 +42,9 @@ class PipeLink:
     def begin(self, arm: str, phase: str, limit_s: float) -> None:
         """See `Link.begin`."""
         self.send(Begin(task=self.task, arm=arm, phase=phase, limit_s=limit_s))
+
+    def ended(self, error: str) -> None:
+        """See `Link.ended`: the supervisor of one process hears of it with the next step."""
 
     def block_void(self, start_s: float, stop_s: float) -> str:
         """See `Link.block_void`."""

@@ -39,7 +39,8 @@ def build_ahead(job: Job, tasks: Sequence[Task], environment: Mapping[str, str],
     """Run the builders; the tasks with their build times filled in, unchanged when there is nothing to gain."""
     small = [task for task in tasks if task.case.numel <= MAX_NUMEL]
     builders = min(MAX_BUILDERS, (os.cpu_count() or 1) // 2, len(small))
-    if job.device_type != "cuda" or len(small) < MIN_TASKS or builders < 2:
+    # Ranks build together, or none would get past its first collective.
+    if job.device_type != "cuda" or job.ranks > 1 or len(small) < MIN_TASKS or builders < 2:
         return list(tasks)
     processes = []
     with log.open("wb") as output:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from harness.schema.case import Case
 from harness.schema.manifest import Tolerance
-from harness.schema.measurement import EnvironmentRecord, Measurement, Setting, TelemetryRecord
+from harness.schema.measurement import DeviceRecord, EnvironmentRecord, Measurement, Setting, TelemetryRecord
 from harness.schema.vocabulary import ArmStatus
 from harness.store import ArmIdentity
 
@@ -63,11 +63,17 @@ class Job(Message):
     device_type: Literal["cuda", "cpu"]
     tolerance: Tolerance
     tasks: tuple[Task, ...]
+    """All of cases of one number of ranks."""
     settings: Settings
     extra: tuple[str, ...] = ()
     """Modules or files with more candidates."""
     broken: dict[str, str] = Field(default_factory=dict)
     """What must not be imported, with why; see `harness.survey`."""
+
+    @property
+    def ranks(self) -> int:
+        """Processes that measure it."""
+        return self.tasks[0].case.ranks if self.tasks else 1
 
 
 class Go(Message):
@@ -94,6 +100,8 @@ class Hello(Message):
     """Per task of the job, the candidates that concern it."""
     problems: tuple[str, ...]
     """What the catalog found wrong."""
+    peers: tuple[DeviceRecord, ...] = ()
+    """The devices of the ranks after the first."""
 
 
 class Begin(Message):
@@ -104,6 +112,14 @@ class Begin(Message):
     arm: str
     phase: str
     limit_s: float
+
+
+class Ended(Message):
+    """This rank is through the step it began; only said where there are others."""
+
+    kind: Literal["ended"] = "ended"
+    error: str
+    """What it raised there, or ""."""
 
 
 class BlockQuery(Message):
@@ -159,7 +175,7 @@ class Finished(Message):
     kind: Literal["finished"] = "finished"
 
 
-FromWorker = Hello | Begin | BlockQuery | TelemetryQuery | Blocks | Done | Unfit | Lost | Finished
+FromWorker = Hello | Begin | Ended | BlockQuery | TelemetryQuery | Blocks | Done | Unfit | Lost | Finished
 ToWorker = Job | Go | Reply
 
 from_worker: TypeAdapter[FromWorker] = TypeAdapter(Annotated[FromWorker, Field(discriminator="kind")])

@@ -1,6 +1,7 @@
 """The worker: one process per op that measures its tasks, so that a crash, a hang or a lost GPU context stays in it.
 
-Started by `harness.isolate` as `python -m harness.worker IN OUT` with two pipe descriptors; not for people.
+Started by `harness.isolate` as `python -m harness.worker IN OUT` with two pipe descriptors; not for people. A job of
+several ranks has such a process for each, started as `... IN OUT RANKS` with torchrun's variables set.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from harness.measure.comparison import Comparison
 from harness.measure.controls import read_controls
 from harness.measure.global_state import load_configs
 from harness.measure.link import DeviceLostError
+from harness.measure.multicast import forbid_multicast
+from harness.measure.ranks import PeersLostError, RankTeam
+from harness.op import Device
 from harness.pipe_link import PipeLink
 from harness.processes import compile_cache_state, die_with_parent
 from harness.protocol import (
@@ -32,6 +36,9 @@ from harness.protocol import (
     Unfit,
     to_worker,
 )
+from harness.rank_group import PEERS_LOST_CODE
+from harness.rank_link import RankLink
+from harness.schema.measurement import ControlsRecord
 from harness.store import ArmIdentity
 
 _CONTROL_TRIES = 3
@@ -51,6 +58,9 @@ def serve(link: PipeLink) -> None:
     cache = compile_cache_state()
     job = link.receive(Job)
     root = Path(job.root)
+    if isinstance(link, RankLink):
+        link.team.open_group(job.device_type)
+        forbid_multicast()
     load_configs()
     entry = catalog.load(job.op, root, job.extra, broken=job.broken)
     if job.device_type == "cuda":
@@ -61,6 +71,7 @@ def serve(link: PipeLink) -> None:
             environment=record,
             identities=tuple(identities(task, entry) for task in job.tasks),
             problems=entry.problems,
+            peers=tuple(link.team.gather(record.device, "devices")[1:]),
         )
     )
     tasks = link.receive(Go).tasks
@@ -70,12 +81,8 @@ def serve(link: PipeLink) -> None:
     if any(task.build_s for task in tasks):
         cache = "built ahead"
     device = environment.device(job.device_type)
-    link.begin("", "controls", 120.0)
-    for _ in range(_CONTROL_TRIES):
-        controls = read_controls(clock_for(device, capturable=True), device)
-        if controls.passed:
-            break
-    else:
+    controls = _controls(link, device)
+    if not controls.passed:
         link.send(Unfit(reason=controls.reason))
         return
     comparison = Comparison(
@@ -99,12 +106,28 @@ def serve(link: PipeLink) -> None:
     link.send(Finished())
 
 
+def _controls(link: PipeLink, device: Device) -> ControlsRecord:
+    """Rank 0's controls, passed when those of every rank did."""
+    link.begin("", "controls", 120.0)
+    for _ in range(_CONTROL_TRIES):
+        mine = read_controls(clock_for(device, capturable=True), device)
+        reason = link.team.told(mine.reason, "controls that failed")
+        controls = link.team.lead(mine, "controls").model_copy(update={"passed": not reason, "reason": reason})
+        if controls.passed:
+            break
+    return controls
+
+
 def main() -> None:
     """Entry point."""
     die_with_parent()
-    link = PipeLink(int(sys.argv[1]), int(sys.argv[2]), to_worker)
+    in_fd, out_fd, *ranks = map(int, sys.argv[1:])
+    link = RankLink(in_fd, out_fd, to_worker, RankTeam()) if ranks else PipeLink(in_fd, out_fd, to_worker)
     try:
         serve(link)
+    except PeersLostError as error:
+        print(error, file=sys.stderr, flush=True)
+        os._exit(PEERS_LOST_CODE)
     except DeviceLostError as error:
         link.send(Lost(arm=error.arm, error=error.error))
         # The context is broken: its destructors would only raise again.

@@ -8,7 +8,7 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -44,7 +44,14 @@ class Garbled(BaseModel):
 class WorkerLine(Generic[M]):
     """A process started as `python -m <module> IN OUT` with two pipe descriptors."""
 
-    def __init__(self, module: str, log: Path, environment: Mapping[str, str], messages: TypeAdapter[M]) -> None:
+    def __init__(
+        self,
+        module: str,
+        log: Path,
+        environment: Mapping[str, str],
+        messages: TypeAdapter[M],
+        arguments: Sequence[str] = (),
+    ) -> None:
         self.log = log
         self._messages = messages
         self._buffer = bytearray()
@@ -53,7 +60,7 @@ class WorkerLine(Generic[M]):
         self._out_fd, from_write = os.pipe()
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module, str(to_read), str(from_write)],
+                [sys.executable, "-m", module, str(to_read), str(from_write), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -76,16 +83,30 @@ class WorkerLine(Generic[M]):
         """The next message; None at end of file or past the limit (`time.monotonic`)."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._out_fd, selectors.EVENT_READ)
-            while b"\n" not in self._buffer:
+            while (message := self.heard()) is None:
                 left = limit - monotonic()
                 if left <= 0 or not selector.select(left):
                     return None
-                chunk = os.read(self._out_fd, 1 << 20)
-                if not chunk:
+                if not self.read():
                     self.process.wait()
                     return None
-                self._buffer += chunk
-        line, _, rest = self._buffer.partition(b"\n")
+        return message
+
+    def fileno(self) -> int:
+        """The descriptor that its messages come from."""
+        return self._out_fd
+
+    def read(self) -> bool:
+        """Take in what lies in the pipe, waiting for something; False at its end."""
+        chunk = os.read(self._out_fd, 1 << 20)
+        self._buffer += chunk
+        return bool(chunk)
+
+    def heard(self) -> M | Garbled | None:
+        """The next message that was taken in whole."""
+        line, end, rest = self._buffer.partition(b"\n")
+        if not end:
+            return None
         self._buffer[:] = rest
         try:
             return self._messages.validate_json(bytes(line))
@@ -97,9 +118,9 @@ class WorkerLine(Generic[M]):
         self.watcher = Watcher(probe(device.type, device.uuid), self.process.pid)
         self.watcher.start()
         self.watcher.adopt_processes()
-        if self.watcher.processes > 1:
+        if len(self.watcher.own_pids) > 1:
             raise UnfitError(
-                f"{self.watcher.processes - 1} other compute processes are on {device.name}; wait for them."
+                f"{len(self.watcher.own_pids) - 1} other compute processes are on {device.name}; wait for them."
             )
 
     def answer(self, question: BlockQuery | TelemetryQuery) -> None:
@@ -115,10 +136,14 @@ class WorkerLine(Generic[M]):
         """Why nothing more was heard of it."""
         if self.process.poll() is None and not self._readable():
             return Death(arm, phase, ArmStatus.TIMED_OUT, f"in {phase}: no sign of life within the time limit")
+        return Death(arm, phase, ArmStatus.CRASHED, f"in {phase}: {self.end_of_process()}")
+
+    def end_of_process(self) -> str:
+        """How the process ended, with its last words; waits for it."""
         code = self.process.wait()
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         tail = self.log_tail()
-        return Death(arm, phase, ArmStatus.CRASHED, f"in {phase}: {how}" + (f" ({tail})" if tail else ""))
+        return how + (f" ({tail})" if tail else "")
 
     def log_tail(self) -> str:
         """The last line of its log that says something."""

@@ -24,7 +24,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     ),
     "device_lock": (("harness.device_lock", "lock.acquire(timeout=0)", "pass"),),
     "device_lock_first": (("harness.isolate", "            self._lock.hold(uuid)\n", "            pass\n"),),
-    "foreign_process": (("harness.worker_line", "if self.watcher.processes > 1:", "if False:"),),
+    "foreign_process": (("harness.worker_line", "if len(self.watcher.own_pids) > 1:", "if False:"),),
     "certified_baseline": (
         ("harness.measure.arms", "if arm.counter is None or arm.counter.graphs == 1:", "if True:"),
     ),
@@ -91,8 +91,8 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         ("harness.stats.traces", "hodges_lehmann(d[:, :value])[drawn", "hodges_lehmann(d[:, -value:])[drawn"),
     ),
     # -- the end-to-end stage and its verdicts
-    "e2e_native_exact": (("harness.e2e.process", "if not torch.equal(output, native):", "if False:"),),
-    "e2e_all_sites": (("harness.e2e.process", "if calls.count != expected:", "if False:"),),
+    "e2e_native_exact": (("harness.e2e.proofs", "if not torch.equal(output, native):", "if False:"),),
+    "e2e_all_sites": (("harness.e2e.proofs", "if calls.count != expected:", "if False:"),),
     "e2e_engagement": (
         ("harness.e2e.engaged", "if now * calls.graphs_baseline >= before * calls.graphs:", "if False:"),
     ),
@@ -102,6 +102,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "e2e_best_of_many": (("harness.verdict.e2e_rows", "_led_among(cell) * composition", "composition"),),
     "e2e_drift": (("harness.e2e.runner", "if record.upstream.get(name) != pinned", "if False"),),
     "e2e_aa": (("harness.verdict.e2e_arms", "        if not gate.passed:\n", "        if False:\n"),),
+    "e2e_positive": (("harness.verdict.e2e", "positive.verdict is Verdict.NO_WIN", "False"),),
     "e2e_ceiling": (("harness.verdict.e2e_arms", "hardest.gain_pct.lower > ceiling.upper", "False"),),
     "e2e_regression": (("harness.verdict.e2e_rows", "any(one.regression for one in figures)", "False"),),
 }  # fmt: skip

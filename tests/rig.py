@@ -10,6 +10,7 @@ from torch import Tensor
 from candidates.rmsnorm.op import OP as RMSNORM
 from harness.measure import sampler
 from harness.measure.comparison import Comparison
+from harness.measure.ranks import ALONE, Team
 from harness.op import Candidate, Device, Op
 from harness.protocol import Settings, Task
 from harness.schema.case import Case, Confidence, Dtype, Layout
@@ -55,11 +56,15 @@ class StubLink:
 
     def __init__(self, void: Callable[[float, float], str] = lambda start_s, stop_s: "") -> None:
         self.begun: list[tuple[str, str]] = []
+        self.team: Team = ALONE
         self._void = void
 
     def begin(self, arm: str, phase: str, limit_s: float) -> None:
         """Remember the step."""
         self.begun.append((arm, phase))
+
+    def ended(self, error: str) -> None:
+        """Ignored."""
 
     def block_void(self, start_s: float, stop_s: float) -> str:
         """What the test says."""

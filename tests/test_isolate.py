@@ -223,7 +223,7 @@ def test_lock_is_asked_for_before_a_worker_is_started(
     fake: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A worker that merely starts would be a foreign process to the run that is on the device."""
-    monkeypatch.setattr(isolate, "expected_uuid", lambda device_type: "the-device")
+    monkeypatch.setattr(isolate, "expected_uuid", lambda device_type, rank: "the-device")
     with fake() as first, fake() as second:
         first._lock.hold("the-device")
         with pytest.raises(UnfitError, match="another run of this harness holds the device the-device"):
@@ -235,10 +235,10 @@ def test_lock_is_asked_for_before_a_worker_is_started(
 def test_device_found_by_the_worker_is_locked_though_another_was_expected(
     fake: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(isolate, "expected_uuid", lambda device_type: None)
+    monkeypatch.setattr(isolate, "expected_uuid", lambda device_type, rank: None)
     with fake() as first:
         first.hello()
-        monkeypatch.setattr(isolate, "expected_uuid", lambda device_type: "somewhere else")
+        monkeypatch.setattr(isolate, "expected_uuid", lambda device_type, rank: "somewhere else")
         with fake() as second, pytest.raises(UnfitError, match="another run of this harness holds the device test-"):
             second.hello()
 

@@ -8,6 +8,7 @@ import platform
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -31,7 +32,7 @@ def current_device_type() -> str:
 def device(device_type: str) -> Device:
     """What guards may ask."""
     if device_type == "cuda":
-        properties = torch.cuda.get_device_properties(0)
+        properties = _gpu()
         return Device(
             type="cuda",
             name=properties.name,
@@ -67,9 +68,14 @@ def device_record(device_type: str) -> DeviceRecord:
         memory_gib=memory_gib,
         driver_major=major,
         l2_bytes=info.l2_bytes,
-        uuid=str(torch.cuda.get_device_properties(0).uuid) if device_type == "cuda" else platform.node(),
+        uuid=str(torch.cuda.get_device_properties(None).uuid) if device_type == "cuda" else platform.node(),
         boot_id=_read("/proc/sys/kernel/random/boot_id") or "unknown",
     )
+
+
+def _gpu() -> Any:
+    """Properties of the GPU that this process is on."""
+    return torch.cuda.get_device_properties(None)
 
 
 def environment_record(device_type: str, root: Path, op_id: str, tolerance: dict[str, float]) -> EnvironmentRecord:

@@ -11,7 +11,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from harness.measure.ranks import ALONE, Seat
+from harness.measure.ranks import ONLY_SEAT, Seat
 from harness.schema.case import Layout
 
 _CHUNK = 1 << 25
@@ -123,7 +123,7 @@ class SeededDraw:
         device: torch.device,
         variant: Variant = Variant.NORMAL,
         weight_seed: int | None = None,
-        seat: Seat = ALONE,
+        seat: Seat = ONLY_SEAT,
     ) -> None:
         self.seed = seed
         self.weight_seed = seed if weight_seed is None else weight_seed

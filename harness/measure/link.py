@@ -12,6 +12,8 @@ import torch
 
 from harness.measure.armstate import ArmState
 from harness.measure.global_state import watched
+from harness.measure.multicast import MulticastRefusedError
+from harness.measure.ranks import Team, first_told
 from harness.schema.measurement import TelemetryRecord
 from harness.schema.vocabulary import ArmStatus
 
@@ -33,10 +35,15 @@ class Phase(Enum):
 
 
 class Link(Protocol):
-    """The worker's line to the process that supervises it."""
+    """The worker's line to the process that supervises it, and to the other ranks of its job."""
+
+    team: Team
 
     def begin(self, arm: str, phase: str, limit_s: float) -> None:
         """Say which arm the next step touches and how long it may take."""
+
+    def ended(self, error: str) -> None:
+        """Say that this rank is through that step, and what it raised there, or ""."""
 
     def block_void(self, start_s: float, stop_s: float) -> str:
         """Ask the watcher whether a block counts."""
@@ -51,7 +58,10 @@ class Link(Protocol):
 
 
 class DeviceLostError(Exception):
-    """The CUDA context is unusable after an arm's error; only a new process helps. Carries the arm and the error."""
+    """Only a new process helps: an arm's error took the CUDA context, or left some ranks inside a collective.
+
+    Carries the arm and the error.
+    """
 
     def __init__(self, arm: str, error: str) -> None:
         super().__init__(f"{arm}: {error}")
@@ -88,9 +98,12 @@ def recovered(device_type: str) -> str:
 def touching(link: Link, state: ArmState, phase: Phase, device_type: str) -> Iterator[None]:
     """Announce the arm; turn its exceptions into its status, or into DeviceLostError when the context is gone.
 
-    What a candidate changes of the process's settings is put back, and takes the candidate out.
+    What a candidate changes of the process's settings is put back, and takes the candidate out. What takes it out on
+    one rank takes it out on all. Where only some ranks raised, the others may have heard half of a collective, and
+    what they hear next would be the other half: DeviceLostError.
     """
     link.begin(state.arm.id, phase.label, phase.limit_s)
+    raised = ""
     try:
         with watched() as settings:
             yield
@@ -98,13 +111,30 @@ def touching(link: Link, state: ArmState, phase: Phase, device_type: str) -> Ite
         if settings.changed and state.arm.candidate is not None:
             state.fail(ArmStatus.GATE_FAILED, f"in {phase.label}: {settings.changed}")
     except torch.OutOfMemoryError as error:
-        state.fail(ArmStatus.OUT_OF_MEMORY, f"in {phase.label}: {first_line(error)}")
+        raised = f"in {phase.label}: {first_line(error)}"
+        state.fail(ArmStatus.OUT_OF_MEMORY, raised)
         torch.cuda.empty_cache()
+    except MulticastRefusedError as error:
+        raised = f"in {phase.label}: {error}"
+        state.fail(ArmStatus.GATE_FAILED, raised)
     except Exception as error:
         traceback.print_exc()  # to the worker's log
         if sticky := recovered(device_type):
             raise DeviceLostError(state.arm.id, f"in {phase.label}: {sticky}") from error
-        state.fail(ArmStatus.CRASHED, f"in {phase.label}: {type(error).__name__}: {first_line(error)}")
+        raised = f"in {phase.label}: {type(error).__name__}: {first_line(error)}"
+        state.fail(ArmStatus.CRASHED, raised)
+    link.ended(raised)
+    alike = link.team.gather(raised, f"{phase.label} of {state.arm.id}: raised")
+    if any(alike) and not all(alike):
+        raise DeviceLostError(state.arm.id, first_told(alike))
+    agree(link.team, state)
+
+
+def agree(team: Team, state: ArmState) -> None:
+    """Take the arm out on all ranks with the reason of the first that took it out."""
+    seen = team.gather((state.status, state.reason), f"status of {state.arm.id}")
+    if out := next((status for status, _ in seen if status is not ArmStatus.OK), None):
+        state.status, state.reason = out, first_told([reason for _, reason in seen])
 
 
 def first_line(error: BaseException) -> str:

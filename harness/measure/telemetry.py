@@ -54,6 +54,8 @@ class Probe(ABC):
     """Reads the device once."""
 
     available = True
+    peers: tuple[int, ...] = ()
+    """Processes beside the worker that work with it: the other ranks."""
 
     @abstractmethod
     def poll(self, worker_pid: int) -> Poll:
@@ -105,7 +107,7 @@ class CpuProbe(Probe):
             then, busy_then, own_then = self._last
             elapsed = now - then
             if elapsed >= _SHORTEST_LOOK_S or not busy_then:
-                busy, own = self._busy_s(), self._tree_s(worker_pid) + self._tree_s(os.getpid())
+                busy, own = self._busy_s(), sum(map(self._tree_s, (worker_pid, os.getpid(), *self.peers)))
                 foreign = (busy - busy_then) - (own - own_then) if busy_then else 0.0
                 self._share = min(max(foreign, 0.0) / (max(elapsed, 1e-3) * self._cores), 1.0)
                 self._last = (now, busy, own)
@@ -134,7 +136,8 @@ class Watcher:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._polls: list[Poll] = []
-        self._own_pids: frozenset[int] = frozenset()
+        self.own_pids: frozenset[int] = frozenset()
+        """Processes that may be on the GPU; none on a CPU, where they are not told apart."""
 
     def start(self) -> None:
         """Begin polling."""
@@ -152,12 +155,7 @@ class Watcher:
         In a container NVML reports the host's pids, so the worker cannot be told by its own pid; the caller refuses a
         GPU with more than one process.
         """
-        self._own_pids = self._look().pids
-
-    @property
-    def processes(self) -> int:
-        """Compute processes on the GPU when they were adopted; 0 on a CPU."""
-        return len(self._own_pids)
+        self.own_pids = self._look().pids
 
     def void(self, start_s: float, stop_s: float) -> str:
         """Why a block in that span does not count, or ""."""
@@ -166,8 +164,8 @@ class Watcher:
             for bit, reason in _VOIDING.items():
                 if poll.reasons & bit:
                     return reason
-            if self._own_pids and poll.pids - self._own_pids:
-                return f"foreign process {min(poll.pids - self._own_pids)} on the GPU"
+            if self.own_pids and poll.pids - self.own_pids:
+                return f"foreign process {min(poll.pids - self.own_pids)} on the GPU"
             if poll.foreign_cpu_share > _FOREIGN_CPU_SHARE:
                 return f"other processes kept {poll.foreign_cpu_share:.0%} of the cores busy"
         return ""
@@ -180,7 +178,7 @@ class Watcher:
         reasons = 0
         for poll in polls:
             reasons |= poll.reasons
-        foreign = frozenset().union(*(poll.pids for poll in polls)) - self._own_pids if self._own_pids else frozenset()
+        foreign = frozenset().union(*(poll.pids for poll in polls)) - self.own_pids if self.own_pids else frozenset()
         return TelemetryRecord(
             available=True,
             polls=len(polls),

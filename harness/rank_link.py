@@ -1,0 +1,33 @@
+"""A rank's end of the line: rank 0 speaks with the supervisor and passes on what it hears; all say where they are."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from pydantic import BaseModel, TypeAdapter
+
+from harness.measure.ranks import RankTeam
+from harness.pipe_link import Expected, PipeLink
+from harness.protocol import Begin, Ended, Lost
+
+
+class RankLink(PipeLink):
+    """`PipeLink` of one of several ranks; each has pipes of its own to `harness.rank_group.WorkerGroup`."""
+
+    def __init__(self, in_fd: int, out_fd: int, messages: TypeAdapter[Any], team: RankTeam) -> None:
+        super().__init__(in_fd, out_fd, messages)
+        self.team: RankTeam = team
+
+    def send(self, message: BaseModel) -> None:
+        """Write one message; what all ranks would say alike, rank 0 says."""
+        if self.team.rank == 0 or isinstance(message, Begin | Ended | Lost):
+            super().send(message)
+
+    def receive(self, expected: type[Expected]) -> Expected:
+        """What rank 0 reads, on all ranks."""
+        message = super().receive(expected) if self.team.rank == 0 else None
+        return cast(Expected, self.team.lead(message, f"wait for {expected.__name__}"))
+
+    def ended(self, error: str) -> None:
+        """See `Link.ended`."""
+        self.send(Ended(error=error))
