@@ -74,7 +74,7 @@ def decode(
     for a damaged line, a misplaced one, or one written by a newer harness.
     """
     lines = content.split(b"\n")[:-1]
-    return [_decode(line, file, name, number, model, version, place) for number, line in enumerate(lines, start=1)]
+    return [decode_line(line, file, name, number, model, version, place) for number, line in enumerate(lines, start=1)]
 
 
 def _lock(file: Path) -> FileLock:
@@ -141,7 +141,7 @@ def _set_torn_tail_aside(file: Path) -> None:
     )
 
 
-def _decode(
+def decode_line(
     line: bytes,
     file: Path,
     name: str,
@@ -169,7 +169,7 @@ def _decode_slowly(
     version: int,
     place: Callable[[Record], str],
 ) -> tuple[Record, str]:
-    """As `_decode`, for a line that is not as `encode` writes it: right all the same, or what is wrong with it."""
+    """As `decode_line`, for a line that is not as `encode` writes it: right all the same, or what is wrong with it."""
 
     def fail(problem: str) -> NoReturn:
         raise UserError(f"{file}:{number}: {problem}")

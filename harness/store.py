@@ -207,6 +207,11 @@ class Store:
         return self._read[file][1]
 
 
+def decode_line(line: bytes, file: Path, name: str, number: int) -> tuple[Measurement, str]:
+    """One line of `file`, which is `name` below the store's root, with its checksum; raises UserError like `load`."""
+    return jsonl.decode_line(line, file, name, number, Measurement, SCHEMA_VERSION, _place)
+
+
 def _place(measurement: Measurement) -> str:
     return f"{measurement.environment.device.key}/{measurement.op}.jsonl"
 

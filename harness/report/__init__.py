@@ -5,7 +5,7 @@ Everything but the pictures is the same bytes wherever it is made.
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from harness.schema.claims import Claims, load_claims
 from harness.schema.manifest import load_manifest, load_manifests
 from harness.schema.verdict import Verdicts
 from harness.schema.workload import load_workloads
-from harness.store import ProcessStore, Store
+from harness.store import Line, ProcessStore, Store
 from harness.verdict import decide, present
+from harness.verdict.remembered import Remembered
 
 DIGITS = 6
 """Significant digits in verdicts.json: a difference of 0.1 % needs 4."""
@@ -26,18 +27,38 @@ DIGITS = 6
 def recompute(root: Path) -> Verdicts:
     """Decide everything from `results/`, `shapes/`, `candidates/` and `reports/claims.yaml` below the root.
 
-    Raises UserError for a damaged store, a wrong manifest, or a claim that contradicts the evidence.
+    Every line of the store is read and validated. Raises UserError for a damaged store, a wrong manifest, or a claim
+    that contradicts the evidence.
     """
+    return _decide(root, Store(root / "results").load(), None)
+
+
+def recall(root: Path, work: Path, on_file: Callable[[str], None] = lambda _: None) -> Verdicts:
+    """The verdicts of `recompute`, without reading or judging again what was read and judged before.
+
+    What is remembered lies below the work folder `work`; `on_file` is told each file that has to be read.
+    """
+    from harness.line_index import FOLDER, indexed
+
+    lines = indexed(root / "results", work / FOLDER, on_file)
+    remembered = Remembered(work / FOLDER)
+    verdicts = _decide(root, lines, remembered)
+    remembered.keep()
+    return verdicts
+
+
+def _decide(root: Path, lines: Sequence[Line], remembered: Remembered | None) -> Verdicts:
     manifests = load_manifests(root / "shapes")
     claims_file = root / "reports" / "claims.yaml"
     claims = load_claims(claims_file) if claims_file.exists() else Claims(rows={})
     return decide(
-        Store(root / "results").load(),
+        lines,
         manifests,
         claims,
         present(root, manifests),
         ProcessStore(root / "results").load(),
         load_workloads(root / "shapes" / "workloads"),
+        remembered,
     )
 
 

@@ -3,8 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from scipy import stats
-
+from harness.stats.distributions import t_quantile
 from harness.stats.estimators import Interval
 from harness.stats.rule import DEFAULT_TAU0_LOG_PCT
 from harness.stats.units import FloatArray
@@ -70,5 +69,5 @@ def mean_interval(x_log_pct: FloatArray, confidence: float = 0.90) -> Interval:
     """t interval of the mean of processes, shape (n,), n >= 2; confidence is two-sided."""
     n = len(x_log_pct)
     mean, se = float(x_log_pct.mean()), float(x_log_pct.std(ddof=1)) / math.sqrt(n)
-    half_width = float(stats.t.isf((1 - confidence) / 2, n - 1)) * se
+    half_width = t_quantile((1 - confidence) / 2, n - 1) * se
     return Interval(mean, mean - half_width, mean + half_width, se, n - 1)

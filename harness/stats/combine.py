@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.schema.vocabulary import Outcome
-from harness.stats.estimators import Interval, t_quantile
+from harness.stats.distributions import t_quantile
+from harness.stats.estimators import Interval
 from harness.stats.units import log_percent
 
 

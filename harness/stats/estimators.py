@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
-from scipy import stats
 
+from harness.stats.distributions import t_quantile
 from harness.stats.units import FloatArray
 
 TRIM = 0.2
@@ -29,12 +29,6 @@ class Interval:
 def _walsh_indices(n: int) -> tuple[np.ndarray, np.ndarray]:
     rows, columns = np.triu_indices(n)
     return rows, columns
-
-
-@lru_cache(maxsize=4096)
-def t_quantile(upper_tail: float, df: float) -> float:
-    """Value that t(df) exceeds with this probability; remembered, for scipy takes longer to ask than to compute."""
-    return float(stats.t.isf(upper_tail, df))
 
 
 def hodges_lehmann(d: FloatArray) -> FloatArray:

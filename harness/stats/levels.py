@@ -12,8 +12,8 @@ a test compares them.
 from functools import lru_cache
 
 import numpy as np
-from scipy import stats
 
+from harness.stats.distributions import t_upper
 from harness.stats.units import FloatArray
 
 NU0 = 4
@@ -42,7 +42,7 @@ def simulate_levels(replicates: int, seed: int) -> dict[int, FloatArray]:
         total += x
         total_squares += x * x
         moderated = (NU0 + total_squares - total**2 / n) / (NU0 + n - 1)
-        p_values[n - 1] = stats.t.sf(total / np.sqrt(n * moderated), NU0 + n - 1)
+        p_values[n - 1] = t_upper(total / np.sqrt(n * moderated), NU0 + n - 1)
     levels = {}
     for first_look in FIRST_LOOKS:
         smallest = np.minimum.accumulate(p_values[first_look - 1 :], axis=0)

@@ -4,8 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy import optimize, stats
-
+from harness.stats.distributions import chi2_quantile
 from harness.stats.rule import RuleSettings
 from harness.stats.units import FloatArray
 
@@ -40,10 +39,12 @@ def tau_upper_bound(cells: Sequence[FinishedCell], confidence: float = BOUND_CON
     (1 - confidence) quantile of chi² with sum (n - 1) degrees of freedom (DerSimonian and Kacker 2007; Viechtbauer
     2007); 0 where even tau = 0 explains the spread. Raises ValueError when no cell has two processes.
     """
+    from scipy import optimize  # as long to import as all the rest, and asked for by few
+
     df = sum(len(cell.x) - 1 for cell in cells)
     if df < 1:
         raise ValueError("the spread between processes needs a cell with at least two processes")
-    target = float(stats.chi2.ppf(1 - confidence, df))
+    target = chi2_quantile(1 - confidence, df)
     if _generalised_q(0.0, cells) <= target:
         return 0.0
     most = 1.0

@@ -25,9 +25,9 @@ from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 from harness.schema.vocabulary import Decision, Doubt
+from harness.stats.distributions import chi2_upper, t_lower, t_quantiles, t_upper
 from harness.stats.estimators import hodges_lehmann, trimmed_se
 from harness.stats.levels import MAX_PROCESSES, NU0, family_p_value, nominal_levels
 from harness.stats.units import BAR_LOG_PCT, BoolArray, FloatArray, IntArray, improvement_percent
@@ -148,7 +148,7 @@ def processes_in_budget(pairs: npt.ArrayLike, budget: Budget) -> IntArray:
 
 @lru_cache(maxsize=256)
 def _t_quantiles(first_look: int, df: int) -> FloatArray:
-    return np.asarray(stats.t.isf(nominal_levels(first_look), df))
+    return t_quantiles(nominal_levels(first_look), df)
 
 
 def look(x: FloatArray, se: FloatArray, pairs: IntArray, p_max: IntArray, settings: RuleSettings) -> Look:
@@ -168,7 +168,7 @@ def look(x: FloatArray, se: FloatArray, pairs: IntArray, p_max: IntArray, settin
     error = np.sqrt((NU0 + q) / df / information)
     lower = mean - _t_quantiles(P_WIN, df)[p_max] * error
     upper = mean + _t_quantiles(settings.p_loss, df)[p_max] * error
-    q_p_value = stats.chi2.sf(q, n - 1) if n > 1 else np.ones_like(q)
+    q_p_value = chi2_upper(q, n - 1) if n > 1 else np.ones_like(q)
     return Look(
         mean=mean,
         se=error,
@@ -242,8 +242,8 @@ def _ruling(seen: Look, x: FloatArray, se: FloatArray, pairs: IntArray, p_max: i
         gain_upper_pct=improvement_percent(upper),
         tau_hat_log_pct=between_process_sd(x, se) if n > 1 else None,
         q_p_value=q_p_value,
-        win_p_value=family_p_value(float(stats.t.sf(z, seen.df)), P_WIN, p_max) if n >= P_WIN else 1.0,
-        no_win_p_value=family_p_value(float(stats.t.cdf(z, seen.df)), settings.p_loss, p_max)
+        win_p_value=family_p_value(float(t_upper(z, seen.df)), P_WIN, p_max) if n >= P_WIN else 1.0,
+        no_win_p_value=family_p_value(float(t_lower(z, seen.df)), settings.p_loss, p_max)
         if n >= settings.p_loss
         else 1.0,
     )

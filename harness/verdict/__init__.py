@@ -13,8 +13,9 @@ from harness.schema.verdict import CardVerdict, Verdicts
 from harness.schema.workload import Workload
 from harness.store import Line, StoredProcess
 from harness.verdict.e2e import judge_cells
+from harness.verdict.remembered import Remembered
 from harness.verdict.rows import judge_card, judge_row
-from harness.verdict.select import Present, choose, present, wanted
+from harness.verdict.select import Present, choose, present, unjudgeable, wanted
 
 __all__ = ["Present", "decide", "present"]
 
@@ -26,8 +27,11 @@ def decide(
     now: Present,
     processes: Sequence[StoredProcess] = (),
     workloads: Mapping[str, Workload] | None = None,
+    remembered: Remembered | None = None,
 ) -> Verdicts:
     """Every verdict there is evidence for, one row for each manifest in the manifests' order.
+
+    What `remembered` holds is not judged again.
 
     Raises UserError for claims on rows without a manifest and for claims that contradict the evidence.
     """
@@ -46,12 +50,15 @@ def decide(
         else:
             what = f"{line.file}: {of.op} {of.case_id}" + (f" in context {of.context}" if of.context else "")
             set_aside[what] = set_aside.get(what, 0) + 1
+    why_not, judge = (
+        (remembered.why_not, remembered.judge_card(judge_card)) if remembered else (unjudgeable, judge_card)
+    )
     cells = judge_cells([one for one in processes if one.record.op in manifests], workloads or {}, now)
     rows = []
     for op, manifest in manifests.items():
         by_type: dict[str, list[CardVerdict]] = {"cuda": [], "cpu": []}
-        for chosen in choose(asked[op], manifest, now).values():
-            card = judge_card(manifest, chosen)
+        for chosen in choose(asked[op], manifest, now, why_not).values():
+            card = judge(manifest, chosen)
             by_type[card.device.type].append(card)
         of_op = [cell for cell in cells if cell.op == op]
         rows.append(judge_row(manifest, claims, by_type["cuda"], by_type["cpu"], of_op))

@@ -29,7 +29,8 @@ WhyNot = Callable[[Line], str]
 PINS_FILE = "constraints-gpu.txt"
 
 
-def _why_not(line: Line) -> str:
+def unjudgeable(line: Line) -> str:
+    """Why a line's samples cannot be judged, or the empty string."""
     return why_invalid(line.measurement)
 
 
@@ -73,7 +74,7 @@ def wanted(of: Summary, manifest: Manifest) -> bool:
 
 
 def choose(
-    lines: Iterable[Line], manifest: Manifest, now: Present, why_not: WhyNot = _why_not
+    lines: Iterable[Line], manifest: Manifest, now: Present, why_not: WhyNot = unjudgeable
 ) -> dict[CardKey, dict[Slot, Chosen]]:
     """By card and case, the measurement of this op that counts; in the manifest's order of cases and contexts.
 

@@ -4,14 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scipy import stats
-
 from harness.schema.case import Case, Confidence
 from harness.schema.manifest import Manifest
 from harness.schema.measurement import ArmRecord, Measurement
 from harness.schema.verdict import ArmVerdict, CandidateVerdict, Comparison, StepVerdict
 from harness.schema.vocabulary import ArmStatus, Kind, Outcome
 from harness.stats.combine import CaseEffect, three_way, weighted_allowance, weighted_log_ratio
+from harness.stats.distributions import t_upper
 from harness.stats.estimators import Interval, hl_interval, widened
 from harness.stats.units import log_percent, log_ratios
 from harness.verdict.compare import (
@@ -187,7 +186,7 @@ def _with_leader(common: StepVerdict, running: Mapping[str, Sequence[_Part]]) ->
         update={
             "leader": leader,
             "leader_ratio": ratio_span(confirmed),
-            "p_faster": float(stats.t.sf(beyond / confirmed.se, confirmed.df)),
+            "p_faster": float(t_upper(beyond / confirmed.se, confirmed.df)),
             "outcome": outcome,
             "reason": reason,
             "settled": not reason,
