@@ -13,11 +13,13 @@ from harness.store import StoredProcess
 from tests.builders import environment
 
 STATIC, DYNAMIC, TWIN, CEILING = "torch.compile", "torch.compile_dynamic", "torch.compile_twin", "do_nothing"
+SLOWED = "torch.compile_slowed"
 ROLES = {
     STATIC: ModelRole.BASELINE,
     DYNAMIC: ModelRole.BASELINE_DYNAMIC,
     TWIN: ModelRole.TWIN,
     CEILING: ModelRole.CEILING,
+    SLOWED: ModelRole.POSITIVE,
 }
 COMPONENT = Component(id="step", what="denoise step", inputs={"batch": 1}, rehearsal=Rehearsal(inputs={"batch": 1}))
 
@@ -57,6 +59,8 @@ def process(
     sequence: str = "s1",
     env: EnvironmentRecord | None = None,
     op_bytes: int = 0,
+    settings: Mapping[str, float] | None = None,
+    component: Component = COMPONENT,
 ) -> ProcessRecord:
     """One process; `gains_pct` maps arms to the percent of the static baseline's time they save."""
     rng = np.random.default_rng([number, len(gains_pct), pairs])
@@ -86,7 +90,7 @@ def process(
     return ProcessRecord(
         op=op,
         workload=workload,
-        component=COMPONENT,
+        component=component,
         sequence=sequence,
         process=number,
         cold_compile=number % 2 == 0,
@@ -102,7 +106,7 @@ def process(
         e2e_sha256="e2e",
         wiring_sha256="wirings",
         seed=1,
-        settings={"budget_s": 300.0},
+        settings={"budget_s": 300.0, **(settings or {})},
         op_bytes=op_bytes,
         copy_bytes_per_us=4e6,
         runs_per_sample=1,

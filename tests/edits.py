@@ -13,6 +13,11 @@ from types import CodeType, ModuleType
 Edit = tuple[str, str, str]
 
 EDITS: dict[str, tuple[Edit, ...]] = {
+    # -- the nightly run
+    "nightly_resume": (
+        ("harness.nightly.due", "if (task.case.content, task.context) not in tonight:", "if True:"),
+    ),
+    "nightly_fit": (("harness.nightly.plan", "if whole_s <= left_s:", "if True:"),),
     # -- the worker, the clock, the catalog
     "blame": (("harness.isolate", "guilty = self._culprits(task, death)", "guilty = {}"),),
     "time_limit": (

@@ -34,6 +34,7 @@ DYNAMIC_ID = "torch.compile_dynamic"
 TWIN_ID = "torch.compile_twin"
 CEILING_ID = "do_nothing"
 OPAQUE_ID = "torch.native_as_custom_op"
+POSITIVE_ID = "torch.compile_slowed"
 
 Signature = tuple[tuple[Any, ...], ...]
 """What tells one kind of call from another."""

@@ -79,8 +79,3 @@ def sharing(model: nn.Module) -> nn.Module:
     """A copy with modules of its own on the same parameter and buffer tensors: arms share one set of weights."""
     tensors: list[Tensor] = [*model.parameters(), *model.buffers()]
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
-
-
-def in_fp32(model: nn.Module) -> nn.Module:
-    """A copy with every floating parameter and buffer in fp32: the reference of the quality check."""
-    return copy.deepcopy(model).float()

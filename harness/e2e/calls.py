@@ -9,21 +9,25 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from harness.e2e.arms import Signature, call_case, signature
-from harness.e2e.models import Family, Inputs
 from harness.measure.accuracy import Comparison
 from harness.measure.gate import as_tuple, copied_args, tensors_of
 from harness.measure.inputs import storage_fingerprint
-from harness.op import Args, Candidate, Device, Impl, Op
+from harness.op import Args, Candidate, Impl
 from harness.schema.case import Case
 from harness.schema.manifest import Tolerance
 from harness.schema.measurement import GateRecord
 from harness.schema.vocabulary import Contract
 from harness.wiring import Wiring
+
+if TYPE_CHECKING:
+    from harness.e2e.workbench import Workbench
 
 
 @contextmanager
@@ -52,46 +56,67 @@ class Calls:
     count: int = 0
     bytes_moved: int = 0
     """Bytes that all the calls must move."""
+    ceiling_bytes: int = 0
+    """Bytes that the do-nothing stand-in moves all the same: a convolution's padded input has to be written."""
     kinds: dict[Signature, int] = field(default_factory=dict)
     """Calls by signature."""
     declined: dict[str, dict[Signature, str]] = field(default_factory=dict)
     """By candidate, the kinds of calls that its guard declines, with the reason."""
 
 
-def seen_calls(
-    family: Family,
-    model: nn.Module,
-    inputs: Inputs,
-    op: Op,
-    wiring: Wiring,
-    candidates: list[Candidate],
-    device: Device,
-    workload: str,
-) -> tuple[Calls, Tensor]:
+def seen_calls(bench: Workbench, model: nn.Module) -> tuple[Calls, Tensor]:
     """One eager run of the model wired with its own native formula: the calls, and the output.
 
     The output must equal the unwired model's to the bit, or the wiring's native is not the model's own formula.
     """
-    calls = Calls(declined={candidate.id: {} for candidate in candidates})
+    op, wiring = bench.op, bench.wiring
+    calls = Calls(declined={candidate.id: {} for candidate in bench.candidates})
     bytes_moved = op.bytes_moved if wiring.context is None else op.context(wiring.context).bytes_moved
     cases: dict[Signature, Case] = {}
+    left: dict[Signature, int] = {}
 
     def note(**args: Any) -> Any:
         key = signature(args)
         if key not in cases:
             activation = next(value for value in args.values() if isinstance(value, Tensor))
-            cases[key] = call_case(wiring.described(**args), activation, workload)
-            for candidate in candidates:
-                if reason := candidate.declines(cases[key], device):
+            cases[key] = call_case(wiring.described(**args), activation, bench.job.workload)
+            left[key] = bytes_of(wiring.nothing, args)
+            for candidate in bench.candidates:
+                if reason := candidate.declines(cases[key], bench.device):
                     calls.declined[candidate.id][key] = reason
         calls.count += 1
         calls.bytes_moved += bytes_moved(cases[key])
+        calls.ceiling_bytes += left[key]
         calls.kinds[key] = calls.kinds.get(key, 0) + 1
         return wiring.native(**args)
 
     with wiring.apply(model, note):
-        output = family.run(model, inputs)
+        output = bench.family.run(model, bench.inputs)
     return calls, output
+
+
+class _Traffic(TorchDispatchMode):
+    """Adds up what each operation reads and writes; views cost nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total_bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        read = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        known = {one.untyped_storage().data_ptr() for one in read}
+        written = [one for one in tree_leaves(result) if isinstance(one, Tensor)]
+        if any(one.untyped_storage().data_ptr() not in known for one in written):
+            self.total_bytes += sum(one.nbytes for one in (*read, *written))
+        return result
+
+
+def bytes_of(call: Impl, args: Args) -> int:
+    """Bytes that one call reads and writes, operation by operation; 0 where it returns its inputs or views of them."""
+    with _Traffic() as traffic:
+        call(**args)
+    return traffic.total_bytes
 
 
 class Shadow:

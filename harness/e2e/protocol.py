@@ -25,7 +25,8 @@ class CellSettings(Message):
     tau0_log_pct: Annotated[float, Field(ge=0)] = 0.20
     """Standard deviation between processes that the number of pairs is chosen by."""
     slowdown_pct: Annotated[float, Field(ge=0, le=50)] = 0.0
-    """Slow the baseline by so much with a spin kernel: a positive that the rule must find. 0 is off."""
+    """Time the baseline once more, slowed by so much with a spin kernel: against that arm the rule must find a WIN of
+    the baseline. 0 is off."""
 
     def stored(self) -> dict[str, Setting]:
         """As kept with a process; the seed has a field of its own."""
@@ -57,6 +58,8 @@ class CellJob(Message):
     p_max: int | None
     checkpoint: str | None = None
     """Folder of a local checkpoint."""
+    lpips: str | None = None
+    """Torch hub folder with AlexNet's weights, for LPIPS beside a checkpoint."""
     settings: CellSettings
     extra: tuple[str, ...] = ()
     broken: dict[str, str] = Field(default_factory=dict)

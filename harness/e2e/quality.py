@@ -1,31 +1,81 @@
 """How far a wired model's output moves, and what it was loaded from.
 
 On random weights PSNR and SSIM pass anything (no RoPE at all still gives 64 dB): what separates a legal change of
-rounding from a wrong kernel is the error against an fp32 copy of the same weights over native's own error.
+rounding from a wrong kernel is the error against an fp32 run of the same weights over native's own error.
 """
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import importlib.util
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from harness.e2e.build import in_fp32
+from harness.e2e.build import sharing
 from harness.e2e.models import Family, Inputs
+from harness.errors import UserError
 from harness.schema.process import QualityRecord
 
 LIMIT = 1.5
 """Most that an arm's error may be of native's: legal rounding lies at 1.00 to 1.07, wrong kernels at 1.95 and above."""
+_AT_ONCE_BYTES = 4 << 30
+_ALEXNET = "alexnet-owt-7be5be79.pth"
+_SSIM_WINDOW = 11
+"""Side of the Gaussian window of structural similarity."""
+_LPIPS_SIDE = 64
+"""Least side of an image that AlexNet's pooling leaves something of."""
+
+Perceptual = Callable[[Tensor, Tensor], float]
+
+
+Stores = list[tuple[dict[str, Any], dict[str, Any]]]
+"""Parameters or buffers of a module, and what stood there before."""
 
 
 @torch.no_grad()
-def reference_output(family: Family, model: nn.Module, inputs: Inputs) -> Tensor:
-    """The model's output in fp32, on a copy of the same weights that is gone afterwards."""
-    return family.run(in_fp32(model), family.in_fp32(inputs))
+def reference_output(family: Family, model: nn.Module, inputs: Inputs, most_bytes: int = _AT_ONCE_BYTES) -> Tensor:
+    """The model's output in fp32 on the same weights, of which about `most_bytes` are upcast at a time.
+
+    A whole copy in fp32 would be twice the model beside it: 170 GiB for one of 30 B parameters. So each module of a
+    copy computes on fp32 weights that exist while it runs. The model itself is left as it is.
+    """
+    reference = sharing(model)
+    for module in reference.modules():
+        # with all that is below it where that is small: some ask for the dtype of another module's weight
+        small = sum(one.nbytes for one in (*module.parameters(), *module.buffers())) <= most_bytes
+        part = list(module.modules()) if small else [module]
+        before: Stores = []
+        module.register_forward_pre_hook(partial(_upcast, part, before))
+        module.register_forward_hook(partial(_put_back, before), always_call=True)
+    return family.run(reference, family.in_fp32(inputs))
+
+
+def _upcast(part: list[nn.Module], before: Stores, *_: Any) -> None:
+    for module in part:
+        for store in (module._parameters, module._buffers):
+            found = {name: value for name, value in store.items() if value is not None and _is_short(value)}
+            before.append((store, found))
+            store.update({name: _in_fp32(value) for name, value in found.items()})
+
+
+def _is_short(value: Tensor) -> bool:
+    return value.is_floating_point() and value.dtype is not torch.float32
+
+
+def _in_fp32(value: Tensor) -> Tensor:
+    return nn.Parameter(value.float(), requires_grad=False) if isinstance(value, nn.Parameter) else value.float()
+
+
+def _put_back(before: Stores, *_: Any) -> None:
+    for store, values in before:
+        store.update(values)
+    before.clear()
 
 
 def relative_error(output: Tensor, reference: Tensor) -> float:
@@ -34,22 +84,35 @@ def relative_error(output: Tensor, reference: Tensor) -> float:
     return float((output.double() - true).square().mean().sqrt() / true.square().mean().sqrt())
 
 
-def judged(output: Tensor, native: Tensor, reference: Tensor, own_error: float, *, real: bool) -> QualityRecord:
-    """An arm's output against the fp32 reference and native's; PSNR and SSIM with a real checkpoint only."""
-    psnr = ssim = None
+def judged(
+    output: Tensor,
+    native: Tensor,
+    reference: Tensor,
+    own_error: float,
+    *,
+    real: bool,
+    perceptual: Perceptual | None = None,
+) -> QualityRecord:
+    """An arm's output against the fp32 reference and native's; PSNR, SSIM and LPIPS with a real checkpoint only."""
+    psnr = ssim = lpips = None
     if real:
         from torchmetrics.functional.image import peak_signal_noise_ratio, structural_similarity_index_measure
 
         images, true = _images(output), _images(native)
         spread = (float(true.min()), float(true.max()))
-        psnr = float(peak_signal_noise_ratio(images, true, data_range=spread))
-        ssim = float(structural_similarity_index_measure(images, true, data_range=spread))  # type: ignore[arg-type]
+        # identical images have no noise: their ratio is infinite, which no record holds
+        psnr = None if torch.equal(images, true) else float(peak_signal_noise_ratio(images, true, data_range=spread))
+        if min(true.shape[-2:]) >= _SSIM_WINDOW:
+            ssim = float(structural_similarity_index_measure(images, true, data_range=spread))  # type: ignore[arg-type]
+        if perceptual is not None and are_pictures(native):
+            lpips = perceptual(images, true)
     return QualityRecord(
         rms_error=relative_error(output, reference),
         rms_error_native=own_error,
         bit_exact=torch.equal(output, native),
         psnr_db=psnr,
         ssim=ssim,
+        lpips=lpips,
     )
 
 
@@ -59,6 +122,33 @@ def _images(output: Tensor) -> Tensor:
     if value.ndim == 5:
         return value.transpose(1, 2).flatten(0, 1)
     return value if value.ndim == 4 else value.reshape(1, 1, -1, value.shape[-1])
+
+
+def are_pictures(output: Tensor) -> bool:
+    """Whether the output is what people look at: frames (N, 3, [T,] H, W) large enough for LPIPS."""
+    return output.ndim in (4, 5) and output.shape[1] == 3 and min(output.shape[-2:]) >= _LPIPS_SIDE
+
+
+def lpips_from(folder: str) -> Perceptual:
+    """LPIPS (Zhang et al. 2018, AlexNet) by torchmetrics, with the backbone's weights from a local torch hub folder.
+
+    Takes two batches (N, 3, H, W) in [-1, 1], what is beyond is cut off; nothing is fetched. Raises UserError where
+    the weights or torchvision, which builds the backbone, are missing.
+    """
+    weights = Path(folder) / "checkpoints" / _ALEXNET
+    if not weights.is_file():
+        raise UserError(f"--lpips {folder}: there is no {weights}; put torchvision's AlexNet weights there.")
+    if importlib.util.find_spec("torchvision") is None:
+        raise UserError("--lpips: torchmetrics builds AlexNet with torchvision, which is not installed; install it.")
+    from torchmetrics.functional.image import learned_perceptual_image_patch_similarity
+
+    torch.hub.set_dir(folder)
+
+    def distance(images: Tensor, true: Tensor) -> float:
+        one, other = images.clamp(-1, 1), true.clamp(-1, 1)
+        return float(learned_perceptual_image_patch_similarity(one, other, net_type="alex"))
+
+    return distance
 
 
 def library_version(library: str) -> str:

@@ -9,23 +9,25 @@ from harness.schema.vocabulary import Decision
 from harness.stats.rule import RuleSettings, decide
 from harness.stats.sequences import joint, pair_log_ratios
 
-_COMPARED = (ModelRole.CANDIDATE, ModelRole.POSITIVE)
 _BASELINES = (ModelRole.BASELINE, ModelRole.BASELINE_DYNAMIC)
 _SETTINGS = RuleSettings()
 
 
 def settled(processes: Sequence[ProcessRecord], p_max: int) -> bool:
-    """Whether the rule has said WIN or NO_WIN of every arm that competes, against both baselines.
+    """Whether the rule has said WIN or NO_WIN of every candidate, against both baselines, and of the known positive.
 
     Not before the first look that may decide: until then the A/A twin would rest on one process.
     """
     if len(processes) < _SETTINGS.p_loss:
         return False
-    competing = [arm.id for arm in processes[-1].arms if arm.role in _COMPARED and arm.times_ms]
-    bases = [arm.id for arm in processes[-1].arms if arm.role in _BASELINES and arm.times_ms]
+    timed = [arm for arm in processes[-1].arms if arm.times_ms]
+    bases = [arm.id for arm in timed if arm.role in _BASELINES]
+    comparisons = [(bases, arm.id) for arm in timed if arm.role is ModelRole.CANDIDATE]
+    # the slowed baseline is what the baseline must win against
+    comparisons += [([arm.id], bases[0]) for arm in timed if arm.role is ModelRole.POSITIVE]
     return all(
-        joint([_decision(processes, base, arm, p_max) for base in bases]) in (Decision.WIN, Decision.NO_WIN)
-        for arm in competing
+        joint([_decision(processes, base, arm, p_max) for base in against]) in (Decision.WIN, Decision.NO_WIN)
+        for against, arm in comparisons
     )
 
 

@@ -12,9 +12,10 @@ from time import monotonic
 import torch
 
 from harness import catalog
-from harness.e2e.process import CellProcess, RefusedError
+from harness.e2e.process import CellProcess
 from harness.e2e.protocol import CellDone, CellHello, CellJob, CellRefused, to_cell
 from harness.e2e.wirings import wiring_for
+from harness.e2e.workbench import RefusedError
 from harness.imported import wiring_sha256
 from harness.measure import environment
 from harness.measure.clock import clock_for

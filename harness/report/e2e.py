@@ -81,8 +81,9 @@ def _cell(cell: CellVerdict) -> Iterator[str]:
         ("baseline", f"{cell.baseline_ms.estimate:.2f} ms a run{dynamic}"),
         ("leaving the op out", gain(cell.ceiling_pct)),
         ("native behind a custom op", gain(cell.opaque_pct)),
-        ("the op's bytes at copy speed", f"{cell.roofline_pct:.2f} % of the component" if cell.roofline_pct else ""),
-        ("processes", f"{len(cell.evidence)} of at most {cell.p_max or '?'}; sequence {cell.sequence}"),
+        ("the op's bytes at copy speed", _roofline(cell)),
+        ("known positive", _positive(cell)),
+        ("processes", _processes(cell)),
     ]
     yield table(("item", "value"), [(name, plain(value)) for name, value in rows if value])
     yield "Evidence: " + ", ".join(text.evidence_link(one) for one in cell.evidence)
@@ -91,7 +92,30 @@ def _cell(cell: CellVerdict) -> Iterator[str]:
     for arm in arms:
         if arm.reason:
             yield f"- {code(arm.id)}: {plain(arm.reason)}"
+    yield from (f"- {code(arm.id)} against native's output: {seen}" for arm in arms if (seen := _on_real_weights(arm)))
     yield from _requests(cell)
+
+
+def _roofline(cell: CellVerdict) -> str:
+    if not cell.roofline_pct:
+        return ""
+    said = f"{cell.roofline_pct:.2f} % of the component"
+    if not cell.ceiling_keeps_pct:
+        return said
+    return f"{said}, of which leaving the op out keeps {cell.ceiling_keeps_pct:.2f} % (what has to be written anyway)"
+
+
+def _positive(cell: CellVerdict) -> str:
+    if cell.positive is None:
+        return ""
+    return f"the baseline against itself slowed by {cell.slowdown_pct:g} %: {gain(cell.positive.gain_pct)}, " + str(
+        cell.positive.verdict
+    )
+
+
+def _processes(cell: CellVerdict) -> str:
+    open_ = "" if cell.finished else "; not finished"
+    return f"{len(cell.evidence)} of at most {cell.p_max or '?'}{open_}; sequence {cell.sequence}"
 
 
 _ARM_HEADERS = (
@@ -105,10 +129,23 @@ def _arm(arm: ModelArmVerdict) -> tuple[str, ...]:
         _figures(arm.to_static),
         _figures(arm.to_dynamic),
         text.share(arm.share_of_possible),
-        f"{arm.quality.ratio:.3f} ({arm.tier})" if arm.quality is not None else NOTHING,
+        f"{arm.quality.ratio:.3f} ({arm.tier}, claims {arm.contract})" if arm.quality is not None else NOTHING,
         _calls(arm.calls),
         str(arm.verdict),
     )
+
+
+def _on_real_weights(arm: ModelArmVerdict) -> str:
+    """What is said of the output with a real checkpoint only; on random weights these pass anything."""
+    quality = arm.quality
+    if quality is None:
+        return ""
+    figures = (
+        ("PSNR", quality.psnr_db, ".1f", " dB"),
+        ("SSIM", quality.ssim, ".4f", ""),
+        ("LPIPS", quality.lpips, ".4f", ""),
+    )
+    return ", ".join(f"{name} {value:{form}}{unit}" for name, value, form, unit in figures if value is not None)
 
 
 def _calls(calls: CallsRecord | None) -> str:

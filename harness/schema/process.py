@@ -33,7 +33,7 @@ class ModelRole(StrEnum):
     OPAQUE = "opaque"
     """Native behind a custom op: what the lost fusion costs."""
     POSITIVE = "positive"
-    """The baseline beside which every other arm is slowed by a known share: the known positive of the rule."""
+    """The baseline slowed by a known share: the baseline itself must win against it."""
     CANDIDATE = "candidate"
 
 
@@ -73,6 +73,8 @@ class QualityRecord(Record):
     psnr_db: Finite | None = None
     """Against native, with a real checkpoint only: random weights pass anything."""
     ssim: Finite | None = None
+    lpips: Finite | None = None
+    """Of images (a decoder's output) on AlexNet, where its weights were given."""
 
     @property
     def ratio(self) -> float:
@@ -147,6 +149,8 @@ class ProcessRecord(Record):
     """What the user can choose and that shapes the samples: budget, slow-down of the positive control."""
     op_bytes: Annotated[int, Field(ge=0)]
     """Bytes the op must move in one run, over all its calls: `Op.bytes_moved`."""
+    ceiling_bytes: Annotated[int, Field(ge=0)] = 0
+    """Bytes of these that the ceiling's arm moves all the same: a convolution's padded input has to be written."""
     copy_bytes_per_us: Annotated[float, Field(gt=0)]
     """Copy bandwidth of the device, read plus write, measured in this process."""
     runs_per_sample: int

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from harness.schema.e2e_verdict import CellVerdict, CompositionVerdict, ModelArmVerdict, Verdict
+from harness.e2e.stopping import settled
+from harness.schema.e2e_verdict import CellVerdict, CompositionVerdict, Figures, ModelArmVerdict, Verdict
 from harness.schema.figures import Evidence
 from harness.schema.process import ModelRole, ProcessRecord
 from harness.schema.vocabulary import RunStatus
@@ -41,14 +42,15 @@ def judge_cells(
             key = (of.op, of.workload, of.component.id, device.key, device.uuid, of.context or "")
             sequences.setdefault(key, {}).setdefault(of.sequence, []).append(one)
     chosen = {key: max(by_id.values(), key=_rank) for key, by_id in sorted(sequences.items())}
-    times = {
-        (f"{key[1]}/{key[2]}", key[3]): _baseline_ms(_measured(processes))
-        for key, processes in chosen.items()
-        if _measured(processes)
-    }
-    return tuple(
-        _judge(key, processes, workloads[key[1]], times, _stale(processes, now)) for key, processes in chosen.items()
-    )
+    times: dict[tuple[str, str], float] = {}
+    stood_for: dict[tuple[str, str], float] = {}
+    for key, processes in chosen.items():
+        if measured := _measured(processes):
+            times[f"{key[1]}/{key[2]}", key[3]] = baseline_ms = _baseline_ms(measured)
+            if (full := _full(measured[0])) is not None:
+                stood_for[full, key[3]] = baseline_ms * (measured[0].component.depth_ratio or 1)
+    times = stood_for | times
+    return tuple(_judge(key, processes, workloads, times, _stale(processes, now)) for key, processes in chosen.items())
 
 
 def _stale(processes: Sequence[StoredProcess], now: Present) -> tuple[str, ...]:
@@ -80,7 +82,7 @@ def _measured(processes: Sequence[StoredProcess]) -> list[ProcessRecord]:
 def _judge(
     key: Key,
     stored: Sequence[StoredProcess],
-    workload: Workload,
+    workloads: Mapping[str, Workload],
     times: Mapping[tuple[str, str], float],
     stale: tuple[str, ...],
 ) -> CellVerdict:
@@ -92,19 +94,25 @@ def _judge(
     static, dynamic = cell.first(ModelRole.BASELINE), cell.first(ModelRole.BASELINE_DYNAMIC)
     ceiling, opaque, twin_id = map(cell.first, (ModelRole.CEILING, ModelRole.OPAQUE, ModelRole.TWIN))
     aa = f"A/A: {problem}" if (problem := aa_problem(cell, static, twin_id)) else ""
+    slowdown_pct = float(last.settings.get("slowdown_pct") or 0)
+    positive = _positive(cell, static)
+    if not aa and positive is not None and positive.verdict is Verdict.NO_WIN:
+        aa = f"the baseline slowed by {slowdown_pct:g} % reads {positive.gain_pct.estimate:+.2f} % slower, no WIN"
     ceiling_pct, opaque_pct = one_process(cell, static, ceiling), one_process(cell, static, opaque)
     tried = measured or [last]
     ids = dict.fromkeys(arm.id for record in tried for arm in record.arms if arm.role is ModelRole.CANDIDATE)
-    roofline_pct = _roofline_pct(measured)
-    candidates = tuple(judge_arm(cell, tried, arm_id, static, dynamic, aa, ceiling_pct, roofline_pct) for arm_id in ids)
+    roofline_pct, keeps_pct = _rooflines_pct(measured)
+    floor_pct = roofline_pct - keeps_pct if roofline_pct is not None and keeps_pct is not None else None
+    candidates = tuple(judge_arm(cell, tried, arm_id, static, dynamic, aa, ceiling_pct, floor_pct) for arm_id in ids)
     valid = [arm for arm in candidates if arm.verdict is not Verdict.INVALID and arm.gain_pct is not None]
     leader = max(valid, key=lambda arm: arm.gain_pct.estimate if arm.gain_pct else -math.inf, default=None)
-    compositions, unmeasured = _compositions(cell, workload, key[2], leader, static, dynamic, times, key[3])
+    requests = [one for of in workloads.values() for one in of.compositions]
+    compositions, unmeasured = _compositions(cell, requests, last, leader, static, dynamic, times)
     return CellVerdict(
         op=key[0],
         context=key[5] or None,
         workload=key[1],
-        title=workload.title,
+        title=workloads[key[1]].title,
         component=key[2],
         what=last.component.what,
         device=last.environment.device,
@@ -126,6 +134,10 @@ def _judge(
         ceiling_pct=ceiling_pct,
         opaque_pct=opaque_pct,
         roofline_pct=roofline_pct,
+        ceiling_keeps_pct=keeps_pct,
+        positive=positive,
+        slowdown_pct=slowdown_pct,
+        finished=settled(measured, cell.p_max) or (p_max is not None and len(measured) >= p_max),
         candidates=candidates,
         leader=leader.id if leader else None,
         verdict=leader.verdict if leader else _without_leader(candidates, nothing),
@@ -133,7 +145,7 @@ def _judge(
         closed_by_ceiling=ceiling_pct is not None and ceiling_pct.upper < 1.0 and not aa,
         compositions=compositions,
         unmeasured_parts=unmeasured,
-        share_table=_share_table(leader) if unmeasured or not workload.compositions else (),
+        share_table=_share_table(leader) if unmeasured or not compositions else (),
     )
 
 
@@ -142,11 +154,26 @@ def _without_leader(candidates: Sequence[ModelArmVerdict], unmeasured: str) -> V
     return Verdict.INVALID if invalid else Verdict.NOT_RUN
 
 
-def _roofline_pct(measured: Sequence[ProcessRecord]) -> float | None:
+def _positive(cell: Timed, static: str | None) -> Figures | None:
+    """The baseline against the arm that is the baseline slowed."""
+    slowed = cell.first(ModelRole.POSITIVE)
+    return cell.figures(slowed, static) if slowed and static else None
+
+
+def _rooflines_pct(measured: Sequence[ProcessRecord]) -> tuple[float | None, float | None]:
+    """Of the op's bytes, and of those among them that the ceiling's arm moves all the same."""
     if not measured:
-        return None
+        return None, None
     first = measured[0]
-    return 100 * first.op_bytes / first.copy_bytes_per_us / 1e3 / _baseline_ms([first])
+    pct_of_byte = 100 / first.copy_bytes_per_us / 1e3 / _baseline_ms([first])
+    return first.op_bytes * pct_of_byte, min(first.ceiling_bytes, first.op_bytes) * pct_of_byte
+
+
+def _full(record: ProcessRecord) -> str | None:
+    """The component that this one stands for at fewer layers, as compositions name it."""
+    component = record.component
+    known = component.stands_for is not None and component.depth_ratio is not None
+    return f"{record.workload}/{component.stands_for}" if known else None
 
 
 def _baseline_ms(measured: Sequence[ProcessRecord]) -> float:
@@ -167,28 +194,31 @@ def _dynamic_over_static(cell: Timed, static: str | None, dynamic: str | None) -
 
 def _compositions(
     cell: Timed,
-    workload: Workload,
-    component: str,
+    requests: Iterable[Composition],
+    record: ProcessRecord,
     leader: ModelArmVerdict | None,
     static: str | None,
     dynamic: str | None,
     times: Mapping[tuple[str, str], float],
-    device_key: str,
 ) -> tuple[tuple[CompositionVerdict, ...], tuple[str, ...]]:
-    """The leader in each request that has this component, and the parts without a time on this kind of device.
+    """The leader in each request of any model that has this component (or what it stands for at fewer layers), and
+    the parts without a time on this kind of device.
 
     The fixed parts' times may come from another card of the same kind: an error of theirs moves only the weight of the
     gain, not the gain.
     """
-    mine = f"{workload.workload}/{component}"
+    device_key, ratio = record.environment.device.key, record.component.depth_ratio or 1
+    weights = {f"{record.workload}/{record.component.id}": 1, **({full: ratio} if (full := _full(record)) else {})}
     found: list[CompositionVerdict] = []
     missing: dict[str, None] = {}
-    for composition in workload.compositions:
-        runs = sum(part.times for part in composition.parts if part.component == mine)
-        others = [part for part in composition.parts if part.component != mine]
+    for composition in requests:
+        runs = sum(part.times * weights.get(part.component, 0) for part in composition.parts)
+        if not runs:
+            continue
+        others = [part for part in composition.parts if part.component not in weights]
         lacking = [part.component for part in others if (part.component, device_key) not in times]
         missing.update(dict.fromkeys(lacking))
-        if not runs or lacking or leader is None or static is None:
+        if lacking or leader is None or static is None:
             continue
         fixed = sum(part.times * times[part.component, device_key] for part in others)
         found.append(_composed(cell, composition, leader, static, dynamic, fixed, runs))

@@ -20,31 +20,39 @@ from harness.schema.manifest import Manifest
 from harness.schema.verdict import Cell
 from harness.schema.vocabulary import Tracker
 from harness.stats.combine import holm
-from harness.verdict.claimed import claim_note, claimed
+from harness.verdict.claimed import claimed, signed
 
 
 def e2e_cell(manifest: Manifest, claims: Claims, cells: Sequence[CellVerdict]) -> Cell:
     """The row's E2E cell, from what ran on GPUs."""
     claim = claims.claim(manifest.op, TrackerName.E2E)
-    on_gpu = [cell for cell in cells if cell.device.type == "cuda"]
+    on_gpu = _counted([cell for cell in cells if cell.device.type == "cuda"])
     if not on_gpu:
         return claimed(claim)
     symbol, notes = _row(manifest, on_gpu)
     stale = sorted({reason for cell in on_gpu for reason in cell.stale})
-    return Cell(
-        symbol=symbol,
-        owner=claim.owner if claim else None,
-        link=claim.link if claim else None,
-        stale=bool(stale),
-        notes=(*notes, *(f"stale: {reason}" for reason in stale), *claim_note(claim)),
-    )
+    cell = Cell(symbol=symbol, stale=bool(stale), notes=(*notes, *(f"stale: {reason}" for reason in stale)))
+    return signed(cell, claim)
+
+
+def _counted(cells: Sequence[CellVerdict]) -> list[CellVerdict]:
+    """Without the sequences that were broken off where another card of the kind has finished one of the same cell."""
+    finished = {_same_cell(cell) for cell in cells if cell.finished}
+    return [cell for cell in cells if cell.finished or _same_cell(cell) not in finished]
+
+
+def _same_cell(cell: CellVerdict) -> tuple[str, str, str, str | None]:
+    return cell.device.key, cell.workload, cell.component, cell.context
 
 
 def _row(manifest: Manifest, cells: Sequence[CellVerdict]) -> tuple[Tracker, tuple[str, ...]]:
-    notes = [note for cell in cells for note in _cell_notes(cell)]
+    several = len({cell.device.name for cell in cells}) > 1
+    notes = [note for cell in cells for note in _cell_notes(cell, several)]
     deciding = [cell for cell in cells if cell.workload in manifest.deciding_models]
     missing = [model for model in manifest.deciding_models if model not in {cell.workload for cell in cells}]
-    notes += [f"not run: {model}; `make e2e OP={manifest.op} MODEL={model}`" for model in missing]
+    if missing:
+        command = f"make e2e OP={manifest.op}" + (f" MODEL={missing[0]}" if len(missing) == 1 else "")
+        notes.append(f"not run: {', '.join(missing)}; `{command}`")
     winners = _winners(deciding)
     for cell, composition in winners:
         losses = list(_regressions(cells, cell.leader))
@@ -91,8 +99,8 @@ def _won(cell: CellVerdict, composition: CompositionVerdict) -> str:
     )
 
 
-def _cell_notes(cell: CellVerdict) -> Iterator[str]:
-    where = f"{cell.title} ({cell.what}) on {cell.device.name}"
+def _cell_notes(cell: CellVerdict, several_devices: bool) -> Iterator[str]:
+    where = f"{cell.title} ({cell.what})" + (f" on {cell.device.name}" if several_devices else "")
     leader = next((arm for arm in cell.candidates if arm.id == cell.leader), None)
     if leader is None:
         why = "; ".join(f"{arm.id}: {arm.reason}" for arm in cell.candidates) or "no candidate was timed"

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from candidates.rmsnorm import wiring as rmsnorm_wiring
 from candidates.rmsnorm.op import OP
-from harness.e2e.process import CellProcess, RefusedError
+from harness.e2e.process import CellProcess
 from harness.e2e.protocol import CellJob, CellSettings
 from harness.e2e.wirings import wiring_for
+from harness.e2e.workbench import RefusedError
 from harness.op import INHOUSE, TORCH, Candidate, candidate
 from harness.schema.process import ModelArmRecord, ModelRole, ProcessRecord
 from harness.schema.vocabulary import ArmStatus, Contract, Kind, RunStatus

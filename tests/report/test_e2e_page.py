@@ -1,11 +1,12 @@
 """The end-to-end page: every cell with its arms, what was possible, and requests; strings from outside are escaped."""
 
 from harness.report import e2e
+from harness.schema.process import QualityRecord
 from harness.schema.verdict import Verdicts
 from harness.verdict.e2e import judge_cells
 from harness.verdict.select import Present
 from tests.builders import Arm, decided, measurement
-from tests.e2e_builders import CEILING, sequence, stored, workload
+from tests.e2e_builders import CEILING, SLOWED, sequence, stored, workload
 
 NOW = Present(op_sha256={"groupnorm_silu": "op-sources"}, wiring_sha256={"groupnorm_silu": "wirings"}, pins={})
 
@@ -26,7 +27,33 @@ def test_a_cell_shows_its_gain_its_ceiling_and_its_requests() -> None:
     assert "| 50 steps and a decode | 96.2 % | +2." in made
     assert "| roofline of the op |" in made.replace("---: ", "")
     assert "8 of 8" in made
-    assert "1.020 (extra-high)" in made
+    assert "1.020 (extra-high, claims tolerance)" in made
+    assert "PSNR" not in made, "random weights"
+    assert "known positive" not in made
+
+
+def test_what_leaving_the_op_out_keeps_is_said_and_taken_off() -> None:
+    records = sequence({"inhouse.k": 3.0, CEILING: 4.0}, op_bytes=4_000_000_000)
+    made = page(*[one.model_copy(update={"ceiling_bytes": 3_000_000_000}) for one in records])
+    assert "1.00 % of the component, of which leaving the op out keeps 0.75 % (what has to be written anyway)" in made
+
+
+def test_real_weights_show_their_figures() -> None:
+    real = QualityRecord(
+        rms_error=1.0, rms_error_native=1.0, bit_exact=False, psnr_db=46.04, ssim=0.99971, lpips=0.0012
+    )
+    records = [
+        one.model_copy(update={"arms": tuple(arm.model_copy(update={"quality": real}) for arm in one.arms)})
+        for one in sequence({"inhouse.k": 3.0})
+    ]
+    assert "- `inhouse.k` against native's output: PSNR 46.0 dB, SSIM 0.9997, LPIPS 0.0012" in page(*records)
+
+
+def test_the_known_positive_is_said() -> None:
+    made = page(*sequence({"inhouse.k": 0.0, SLOWED: -2.0}, settings={"slowdown_pct": 2.0}))
+    (line,) = [line for line in made.splitlines() if line.startswith("| known positive |")]
+    assert "the baseline against itself slowed by 2 %: +1.9" in line
+    assert line.endswith("WIN |")
 
 
 def test_what_comes_from_a_package_cannot_mark_up_the_page() -> None:

@@ -12,8 +12,8 @@ from harness.schema.vocabulary import ArmStatus, RunStatus, Tracker
 from harness.verdict.e2e import judge_cells
 from harness.verdict.e2e_rows import e2e_cell
 from harness.verdict.select import Present
-from tests.builders import LAPTOP, case, environment, manifest
-from tests.e2e_builders import CEILING, DYNAMIC, STATIC, TWIN, process, sequence, stored, workload
+from tests.builders import H200, LAPTOP, case, environment, manifest
+from tests.e2e_builders import CEILING, COMPONENT, DYNAMIC, SLOWED, STATIC, TWIN, process, sequence, stored, workload
 
 NOW = Present(
     op_sha256={"groupnorm_silu": "op-sources"},
@@ -84,6 +84,35 @@ def test_a_gain_above_the_measured_ceiling_is_invalid() -> None:
     assert fine.candidates[0].share_of_possible == pytest.approx(3.0 / (4.0 - 1.0), abs=0.05)
 
 
+def test_bytes_that_the_ceiling_moves_too_are_possible() -> None:
+    """Leaving the op out gains 4 %, its bytes cost 1 %, three quarters of which leaving it out pays as well."""
+    records = [
+        one.model_copy(update={"ceiling_bytes": 3_000_000_000})
+        for one in sequence({K: 3.0, CEILING: 4.0}, op_bytes=4_000_000_000)
+    ]
+    found = cell(*records)
+    assert (found.roofline_pct, found.ceiling_keeps_pct) == (
+        pytest.approx(1.0, abs=0.01),
+        pytest.approx(0.75, abs=0.01),
+    )
+    assert found.candidates[0].share_of_possible == pytest.approx(3.0 / (4.0 - 0.25), abs=0.05)
+
+
+@pytest.mark.defence("e2e_positive")
+def test_the_baseline_must_win_against_itself_slowed() -> None:
+    on = {"settings": {"slowdown_pct": 2.0}}
+    found = cell(*sequence({K: 3.0, SLOWED: -2.0}, **on))
+    assert found.positive is not None
+    assert found.positive.verdict is Verdict.WIN
+    assert found.positive.gain_pct.estimate == pytest.approx(2 / 1.02, abs=0.15)
+    assert found.verdict is Verdict.WIN
+    assert [arm.id for arm in found.candidates] == [K]
+    blind = cell(*sequence({K: 3.0, SLOWED: 0.0}, **on))
+    assert blind.verdict is Verdict.INVALID
+    assert blind.candidates[0].reason.startswith("the baseline slowed by 2 % reads ")
+    assert cell(*sequence({K: 3.0})).positive is None
+
+
 def test_one_process_says_no_more_than_processes_differ_by() -> None:
     found = cell(*sequence({K: 0.2, CEILING: 0.6}))
     assert found.ceiling_pct is not None
@@ -118,6 +147,31 @@ def test_a_request_weighs_the_component_by_its_share() -> None:
     assert dict(alone.share_table)[50.0] == pytest.approx(1.5, abs=0.1)
 
 
+def test_a_decode_is_judged_in_the_requests_of_other_models_that_it_is_part_of() -> None:
+    decode = sequence({K: 30.0}, workload="toy-vae", base_ms=200.0)
+    (found,) = [one for one in cells(*sequence({}), *decode, steps=(2,)) if one.workload == "toy-vae"]
+    (request,) = found.compositions
+    assert request.share == pytest.approx(0.5, abs=0.01)
+    assert request.figures.gain_pct.estimate == pytest.approx(15.0, abs=0.2)
+    larger = sequence({K: 60.0}, workload="toy-vae", base_ms=200.0)  # 2.3 % of 50 steps and a decode
+    assert row(*sequence({}), *larger, deciding=("toy-vae",)).symbol is Tracker.POSITIVE
+
+
+def test_fewer_layers_stand_for_all_of_them_in_a_request() -> None:
+    """Ten runs of 4 layers take the time of one of 40: 2 steps of 1000 ms and a decode of 200 ms."""
+    part = COMPONENT.model_copy(update={"id": "step-4-layers", "stands_for": "step", "depth_ratio": 10})
+    found = cell(*sequence({K: 3.0}, component=part), *VAE, steps=(2,))
+    (request,) = found.compositions
+    assert request.share == pytest.approx(2000 / 2200, abs=0.005)
+    assert request.figures.gain_pct.estimate == pytest.approx(3.0 * 2000 / 2200, abs=0.1)
+    stand_in = sequence({}, component=part)
+    decode = sequence({K: 30.0}, workload="toy-vae", base_ms=200.0)
+    (vae,) = [one for one in cells(*stand_in, *decode, steps=(2,)) if one.workload == "toy-vae"]
+    assert vae.compositions[0].fixed_ms == pytest.approx(2000, rel=0.01)
+    unknown = sequence({K: 3.0}, component=part.model_copy(update={"depth_ratio": None}))
+    assert cell(*unknown, *VAE, steps=(2,)).compositions == ()
+
+
 def test_processes_of_two_sequences_are_never_joined() -> None:
     one = sequence({K: 3.0}, 1, sequence="s1")
     two = sequence({K: 3.0}, 3, sequence="s2")
@@ -145,6 +199,18 @@ def test_a_row_is_lost_only_when_every_deciding_model_was_tested() -> None:
     open_ = row(*nothing, *VAE, deciding=("toy-dit", "other"))
     assert open_.symbol is Tracker.IN_PROGRESS
     assert "not run: other; `make e2e OP=groupnorm_silu MODEL=other`" in open_.notes
+
+
+def test_a_sequence_broken_off_on_one_card_yields_to_one_finished_on_another() -> None:
+    other = environment(H200.model_copy(update={"uuid": "GPU-other"}))
+    half = sequence({K: 0.0}, 1, env=other)
+    assert not cell(*half).finished
+    whole = sequence({K: 0.0})
+    assert row(*whole, *VAE).symbol is Tracker.NEGATIVE
+    both = row(*half, *whole, *VAE)
+    assert both.symbol is Tracker.NEGATIVE
+    assert both.notes == row(*whole, *VAE).notes
+    assert row(*half, *VAE).symbol is Tracker.IN_PROGRESS
 
 
 @pytest.mark.defence("e2e_regression")
