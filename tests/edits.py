@@ -18,6 +18,11 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         ("harness.nightly.due", "if (task.case.content, task.context) not in tonight:", "if True:"),
     ),
     "nightly_fit": (("harness.nightly.plan", "if whole_s <= left_s:", "if True:"),),
+    # -- the nightly run
+    "nightly_resume": (
+        ("harness.nightly.due", "if (task.case.content, task.context) not in tonight:", "if True:"),
+    ),
+    "nightly_fit": (("harness.nightly.plan", "if whole_s <= left_s:", "if True:"),),
     # -- the worker, the clock, the catalog
     "blame": (("harness.isolate", "guilty = self._culprits(task, death)", "guilty = {}"),),
     "time_limit": (

@@ -84,11 +84,13 @@ class Card:
                 problems.append(str(error))
                 continue
             ended = _ended(night, op)
-            names = dict.fromkeys(f"{one.workload.workload}/{one.component.id}" for one in found)
+            names: dict[str, list[str | None]] = {}
+            for cell in found:
+                names.setdefault(f"{cell.workload.workload}/{cell.component.id}", []).append(cell.wiring.context)
             rows = recompute_ops(self.root, [op]).rows if names else ()
-            verdicts = [cell for row in rows for cell in row.cells if cell.device.uuid == self.uuid]
+            verdicts = [one for row in rows for one in row.cells if one.device.uuid == self.uuid]
             records = [one.record for one in ProcessStore(self.root / "results").load(op)]
-            for name in names:
+            for name, contexts in names.items():
                 if name in ended:
                     continue
                 of_cell = [one for one in records if f"{one.workload}/{one.component.id}" == name]
@@ -99,7 +101,7 @@ class Card:
                         id=name,
                         state=_cell_state([one for one in verdicts if f"{one.workload}/{one.component}" == name]),
                         decides=name.split("/")[0] in manifest.deciding_models,
-                        costs=(Cost(cell_seconds(of_cell, self.device_type, budget_s)),),
+                        costs=(Cost(cell_seconds(of_cell, contexts, self.device_type, budget_s)),),
                         last=max(here, default=""),
                         began=name in _cut(night, Stage.E2E, op),
                     )
@@ -175,14 +177,18 @@ def _ended(night: Night, op: str) -> set[str]:
     }
 
 
-def cell_seconds(records: Iterable[ProcessRecord], device_type: str, budget_s: float) -> float:
-    """What a cell will take: what its newest sequence of this budget took, else its budget and the pilot's checks."""
-    sequences: dict[str, list[ProcessRecord]] = {}
+def cell_seconds(
+    records: Iterable[ProcessRecord], contexts: Sequence[str | None], device_type: str, budget_s: float
+) -> float:
+    """What a cell will take with the wirings of these contexts.
+
+    Of each what its newest sequence of this budget took, else the budget and the pilot's checks.
+    """
+    sequences: dict[str | None, dict[str, float]] = {}
     for one in records:
         same = one.environment.device.type == device_type and one.settings.get("budget_s") == budget_s
         if same and one.status is RunStatus.MEASURED:
-            sequences.setdefault(one.sequence, []).append(one)
-    if not sequences:
-        return CELL_SHARE * budget_s
-    newest = sequences[max(sequences)]
-    return MARGIN * sum(sum(one.phases_s.values()) for one in newest)
+            of_context = sequences.setdefault(one.context, {})
+            of_context[one.sequence] = of_context.get(one.sequence, 0.0) + sum(one.phases_s.values())
+    newest = (of_context[max(of_context)] if (of_context := sequences.get(one)) else None for one in contexts)
+    return sum(CELL_SHARE * budget_s if took_s is None else MARGIN * took_s for took_s in newest)
