@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from harness import jsonl
 from harness.errors import UserError
+from harness.paths import keep_if_possible
 from harness.schema.case import Case
 from harness.schema.measurement import SCHEMA_VERSION, Measurement
 from harness.schema.vocabulary import ArmStatus, Role
@@ -188,7 +189,7 @@ def _file(path: Path, name: str, folder: Path, on_file: Callable[[str], None]) -
             reader.add(start, length, sha256)
     young = time.time_ns() - stamp[1] < _RACY_NS
     known.stamp = None if young or _stamp(path) != stamp else stamp
-    _keep(kept, known)
+    keep_if_possible(kept, msgspec.msgpack.encode(known))
     return known
 
 
@@ -315,14 +316,3 @@ def _known(kept: Path) -> _File | None:
     except (OSError, msgspec.DecodeError):
         return None
     return known if known.format == FORMAT else None
-
-
-def _keep(kept: Path, file: _File) -> None:
-    """Whole or not at all; not where the folder cannot be written."""
-    half = kept.with_name(f".{kept.name}.{os.getpid()}")
-    try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        half.write_bytes(msgspec.msgpack.encode(file))
-        half.replace(kept)
-    except OSError:
-        half.unlink(missing_ok=True)

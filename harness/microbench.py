@@ -11,6 +11,7 @@ from typing import Literal
 
 from harness.errors import UnfitError, UserError
 from harness.isolate import Progress, Supervisor
+from harness.paths import WORK_FOLDER
 from harness.protocol import Hello, Job, Settings, Task, stored_settings
 from harness.schema.manifest import Manifest
 from harness.schema.measurement import Measurement
@@ -22,9 +23,6 @@ FAILED_ARMS = (ArmStatus.CRASHED, ArmStatus.TIMED_OUT, ArmStatus.OUT_OF_MEMORY)
 
 SECONDS_PER_ARM = {"cuda": 2.0, "cpu": 0.2}
 """Default sampling budget. A rehearsal shows the way and decides nothing, so it is short."""
-
-WORK_FOLDER = ".bench"
-"""Below the project's root: worker logs and compile caches."""
 
 
 @dataclass(frozen=True)

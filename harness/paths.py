@@ -1,6 +1,11 @@
 """Where things lie below the project's root."""
 
+import os
+from contextlib import suppress
 from pathlib import Path
+
+WORK_FOLDER = ".bench"
+"""Below the project's root, never committed: worker logs, compile caches, and the index of the store."""
 
 
 def project_root() -> Path:
@@ -12,3 +17,15 @@ def project_root() -> Path:
 def package_root() -> Path:
     """The folder that holds the `harness` package that is running."""
     return Path(__file__).resolve().parent.parent
+
+
+def keep_if_possible(file: Path, content: bytes) -> None:
+    """Write a file that may be lost: whole or not at all, and not where its folder cannot be written."""
+    half = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        half.write_bytes(content)
+        half.replace(file)
+    except OSError:
+        with suppress(OSError):
+            half.unlink(missing_ok=True)

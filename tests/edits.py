@@ -23,6 +23,10 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         ("harness.nightly.due", "if (task.case.content, task.context) not in tonight:", "if True:"),
     ),
     "nightly_fit": (("harness.nightly.plan", "if whole_s <= left_s:", "if True:"),),
+    # -- what is remembered of the store
+    "index_notices_a_change": (("harness.line_index", "known.stamp == stamp:", "known.stamp is not None:"),),
+    "index_checksums": (("harness.line_index", "and sha256 == framed[1]:", "and sha256:"),),
+    "remembered_forgets": (("harness.verdict.remembered", "if kept_key == key else None", "if kept_key else None"),),
     # -- the worker, the clock, the catalog
     "blame": (("harness.isolate", "guilty = self._culprits(task, death)", "guilty = {}"),),
     "time_limit": (

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
+from harness.paths import WORK_FOLDER
 from harness.report import e2e, page, rehearsal
 from harness.report.matrix import matrix_markdown
 from harness.schema.claims import Claims, load_claims
@@ -33,15 +34,16 @@ def recompute(root: Path) -> Verdicts:
     return _decide(root, Store(root / "results").load(), None)
 
 
-def recall(root: Path, work: Path, on_file: Callable[[str], None] = lambda _: None) -> Verdicts:
+def recall(root: Path, on_file: Callable[[str], None] = lambda _: None) -> Verdicts:
     """The verdicts of `recompute`, without reading or judging again what was read and judged before.
 
-    What is remembered lies below the work folder `work`; `on_file` is told each file that has to be read.
+    What is remembered lies below the work folder; `on_file` is told each file that has to be read.
     """
     from harness.line_index import FOLDER, indexed
 
-    lines = indexed(root / "results", work / FOLDER, on_file)
-    remembered = Remembered(work / FOLDER)
+    folder = root / WORK_FOLDER / FOLDER
+    lines = indexed(root / "results", folder, on_file)
+    remembered = Remembered(folder)
     verdicts = _decide(root, lines, remembered)
     remembered.keep()
     return verdicts
@@ -78,7 +80,7 @@ def refresh(root: Path, ops: Iterable[str]) -> tuple[Verdicts, list[str]]:
     Reports hold all ops: what is wrong with another op leaves them alone, and the verdicts are those of `ops`.
     """
     try:
-        verdicts = recompute(root)
+        verdicts = recall(root)
         write_all(verdicts, root / "reports")
     except UserError as error:
         problems = [f"reports/ is as it was before: {line}" for line in str(error).splitlines()]

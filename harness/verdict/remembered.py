@@ -6,7 +6,6 @@ them, the manifest, and the sources of the harness that judge. `harness verify` 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import version
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from harness.paths import package_root
+from harness.paths import keep_if_possible, package_root
 from harness.schema.manifest import Manifest
 from harness.schema.verdict import CardVerdict
 from harness.sources import content_sha256, harness_sha256, text_sha256
@@ -60,7 +59,7 @@ class Remembered:
             known = _known(file, key)
             if known is None:
                 known = judge(manifest, chosen)
-                _write(file, f"{key}\n{known.model_dump_json()}")
+                keep_if_possible(file, f"{key}\n{known.model_dump_json()}".encode())
             return known
 
         return remembering
@@ -68,7 +67,7 @@ class Remembered:
     def keep(self) -> None:
         """Write what was said of single lines, those alone that were asked for this time."""
         if self._asked != self._reasons:
-            _write(self._reasons_file, f"{judging_sha256()}\n{_REASONS.dump_json(self._asked).decode()}")
+            keep_if_possible(self._reasons_file, judging_sha256().encode() + b"\n" + _REASONS.dump_json(self._asked))
 
     def _read_reasons(self) -> dict[str, str]:
         try:
@@ -108,14 +107,3 @@ def _known(file: Path, key: str) -> CardVerdict | None:
         return CardVerdict.model_validate_json(text) if kept_key == key else None
     except (OSError, ValueError, ValidationError):
         return None
-
-
-def _write(file: Path, text: str) -> None:
-    """Whole or not at all; not where the folder cannot be written."""
-    half = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        half.write_text(text, encoding="utf-8")
-        half.replace(file)
-    except OSError:
-        half.unlink(missing_ok=True)
