@@ -18,6 +18,7 @@ from rich.markup import escape
 
 from harness.choices import DeviceChoice, device_type_of
 from harness.errors import ExitCode, UserError
+from harness.inventory.command import inventory
 from harness.nightly.command import nightly
 from harness.paths import project_root
 
@@ -238,6 +239,7 @@ def e2e(
 
 
 app.command()(nightly)
+app.command()(inventory)
 
 
 @app.command()

@@ -1,0 +1,1 @@
+"""`harness inventory`: one page of every fused op there is, from the declarations alone."""
