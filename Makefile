@@ -1,8 +1,10 @@
 # Everything a newcomer types. `make help` lists it; options are variables on the command line or in the environment.
 
 OP ?= groupnorm_silu
+NPROC ?=
 MODEL ?=
 BUDGET_MIN ?= 60
+FROM ?=
 ARGS ?=
 PYTEST_ARGS ?=
 PIP_ARGS ?=
@@ -11,7 +13,7 @@ PLATFORM ?= manylinux_2_28_x86_64
 PACKAGES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: bench e2e nightly test test-full test-defences calibrate verify lint providers wheelhouse help preflight
+.PHONY: bench e2e nightly gather test test-full test-defences calibrate verify lint providers wheelhouse help preflight
 
 comma := ,
 
@@ -31,14 +33,17 @@ endif
 # Set-up tools need the standard library and pip alone, so they do not wait for .venv.
 PLAIN := $(or $(PYTHON),$(wildcard .venv/bin/python),$(BASE_PYTHON),python3)
 
-bench: $(READY)  ## measure OP from manifest to verdict (ARGS: options of `harness bench`)
-	$(RUN) -m harness bench $(OP) $(ARGS)
+bench: $(READY)  ## measure OP from manifest to verdict (NPROC: only cases of so many ranks; ARGS: options of `harness bench`)
+	$(RUN) -m harness bench $(OP) $(if $(NPROC),--ranks $(NPROC)) $(ARGS)
 
 e2e: $(READY)  ## wire OP into real models and decide (MODEL: a glob; ARGS: options of `harness e2e`)
 	$(RUN) -m harness e2e $(OP) $(if $(MODEL),--model '$(MODEL)') $(ARGS)
 
 nightly: $(READY)  ## measure what is due in BUDGET_MIN minutes (ARGS: options of `harness nightly`)
 	$(RUN) -m harness nightly --minutes $(BUDGET_MIN) $(ARGS)
+
+gather: $(READY)  ## add the evidence of another tree (FROM: its results folder)
+	$(RUN) -m harness.nightly.gather '$(FROM)'
 
 test: $(READY)  ## the test suite, no GPU needed
 	$(RUN) -m pytest -q -m "not slow" $(PYTEST_ARGS)

@@ -43,6 +43,24 @@ class DeviceLock:
             self._held.popitem()[1].release()
 
 
+def device_count(device_type: str) -> int:
+    """How many ranks can have a device each, without starting CUDA; on a CPU two at least, for the rehearsal."""
+    if device_type == "cpu":
+        return max(os.cpu_count() or 1, 2)
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        return len([name for name in visible.split(",") if name.strip()])
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        try:
+            return int(pynvml.nvmlDeviceGetCount())
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return 1
+
+
 def expected_uuid(device_type: str, rank: int = 0) -> str | None:
     """The UUID of the device that a rank will most likely find, without starting CUDA; None when that is not clear.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from harness.device_lock import device_count
 from harness.errors import UnfitError, UserError
 from harness.isolate import Progress, Supervisor
 from harness.paths import WORK_FOLDER
@@ -33,6 +34,8 @@ class Selection:
     """Globs on case ids; none means all."""
     context: str | None = None
     """Only this context; None means the op alone and all its contexts."""
+    ranks: int | None = None
+    """Only cases of so many ranks; None means all."""
 
 
 @dataclass
@@ -43,6 +46,8 @@ class Outcome:
     kept: int
     """Comparisons that were in the store already."""
     problems: tuple[str, ...]
+    runnable: bool = True
+    """Whether this machine has the devices for any of it; `problems` says what it lacks."""
 
     @property
     def failures(self) -> list[str]:
@@ -90,9 +95,15 @@ def tasks_of(manifest: Manifest, device_type: str, selection: Selection) -> tupl
             f"--context {selection.context!r} is in no case of {manifest.op}; "
             f"there are {', '.join(sorted(contexts)) or 'none'}."
         )
+    counts = sorted({case.ranks for case in manifest.cases})
+    if selection.ranks is not None and selection.ranks not in counts:
+        known = ", ".join(map(str, counts))
+        raise UserError(f"--ranks {selection.ranks}: no case of {manifest.op} has so many; there are {known}.")
     tasks: dict[tuple[str, str | None], Task] = {}
     for case in sorted(manifest.cases, key=lambda case: case.model not in manifest.deciding_models):
         if selection.cases and not any(fnmatch.fnmatchcase(case.id, pattern) for pattern in selection.cases):
+            continue
+        if selection.ranks not in (None, case.ranks):
             continue
         wanted: list[str | None] = [None, *case.contexts]
         if selection.context is not None:
@@ -120,31 +131,49 @@ def bench(
 ) -> Outcome:
     """Measure what the store does not hold yet (everything when `fresh`), appending each result as it comes.
 
-    `broken` is what must not be imported, from `harness.survey`.
-    `on_planned(to_measure, kept)` is called once, `on_measured` after each stored line. Raises UserError for a bad
-    selection and UnfitError when nothing can be measured here; Ctrl-C leaves what is stored.
+    `broken` is what must not be imported, from `harness.survey`. Cases of one number of ranks after those of another:
+    each has workers of its own. `on_planned(to_measure, kept)` is called with the sums so far before each, and
+    `on_measured` after each stored line. Raises UserError for a bad selection and UnfitError when the clock's controls
+    fail or the device is taken; cases of more ranks than there are devices become one of the outcome's problems. Ctrl-C
+    leaves what is stored.
     """
-    tasks = tasks_of(manifest, device_type, selection)
-    job = Job(
-        root=str(root),
-        op=manifest.op,
-        device_type=device_type,
-        tolerance=manifest.tolerance,
-        tasks=tasks,
-        settings=settings,
-        extra=tuple(extra),
-        broken=dict(broken),
-    )
+    groups: dict[int, list[Task]] = {}
+    for task in tasks_of(manifest, device_type, selection):
+        groups.setdefault(task.case.ranks, []).append(task)
+    here = device_count(device_type)
+    problems: dict[str, None] = {}
     measured: list[Measurement] = []
-    with Supervisor(job, root / WORK_FOLDER, progress) as supervisor:
-        hello = supervisor.hello()
-        pending = [task for index, task in enumerate(tasks) if fresh or not _stored(store, job, hello, index)]
-        on_planned(len(pending), len(tasks) - len(pending))
-        for measurement in supervisor.run(supervisor.build_ahead(pending)):
-            store.append(measurement)
-            measured.append(measurement)
-            on_measured(measurement)
-    return Outcome(measured, len(tasks) - len(pending), hello.problems)
+    to_measure = kept = 0
+    for ranks, tasks in sorted(groups.items()):
+        if ranks > here:
+            problems[_lacking(manifest, device_type, ranks, here, len(tasks))] = None
+            continue
+        job = Job(
+            root=str(root),
+            op=manifest.op,
+            device_type=device_type,
+            tolerance=manifest.tolerance,
+            tasks=tuple(tasks),
+            settings=settings,
+            extra=tuple(extra),
+            broken=dict(broken),
+        )
+        with Supervisor(job, root / WORK_FOLDER, progress) as supervisor:
+            hello = supervisor.hello()
+            pending = [task for index, task in enumerate(tasks) if fresh or not _stored(store, job, hello, index)]
+            to_measure, kept = to_measure + len(pending), kept + len(tasks) - len(pending)
+            on_planned(to_measure, kept)
+            for measurement in supervisor.run(supervisor.build_ahead(pending)):
+                store.append(measurement)
+                measured.append(measurement)
+                on_measured(measurement)
+        problems |= dict.fromkeys(hello.problems)
+    return Outcome(measured, kept, tuple(problems), runnable=any(ranks <= here for ranks in groups))
+
+
+def _lacking(manifest: Manifest, device_type: str, ranks: int, here: int, comparisons: int) -> str:
+    needs = f"{ranks} GPUs of one host" if device_type == "cuda" else f"{ranks} cores"
+    return f"{manifest.op}: {comparisons} comparisons of {ranks} ranks not run: they need {needs}, here are {here}."
 
 
 def _stored(store: Store, job: Job, hello: Hello, index: int) -> bool:

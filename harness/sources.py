@@ -19,9 +19,12 @@ MEASURING = (
     "harness/worker.py",
     "harness/processes.py",
     "harness/pipe_link.py",
+    "harness/rank_group.py",
+    "harness/rank_link.py",
     "harness/measure/**/*.py",
     "harness/stats/orders.py",
     "harness/stats/estimators.py",
+    "harness/stats/distributions.py",
     "harness/stats/units.py",
 )
 """Globs of the harness sources that shape a measured number. Statistics are among them where they order the arms and

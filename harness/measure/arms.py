@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from harness.measure.global_state import watched
+from harness.measure.ranks import ALONE, Team, first_told
 from harness.op import Args, Candidate, Context, Device, Impl, Op
 from harness.protocol import Task
 from harness.schema.case import Case
@@ -196,8 +197,13 @@ class Declined:
     reason: str
 
 
-def arms_of(op: Op, candidates: Iterable[Candidate], task: Task, device: Device) -> tuple[list[Arm], list[Declined]]:
-    """The arms of a task, native and the baseline with its controls first, and the candidates that get none."""
+def arms_of(
+    op: Op, candidates: Iterable[Candidate], task: Task, device: Device, team: Team = ALONE
+) -> tuple[list[Arm], list[Declined]]:
+    """The arms of a task, native and the baseline with its controls first, and the candidates that get none.
+
+    What is refused on one rank is refused on all.
+    """
     context = op.context(task.context) if task.context else None
     arms, declined = baseline_arms(op, context), []
     for candidate in candidates:
@@ -209,6 +215,7 @@ def arms_of(op: Op, candidates: Iterable[Candidate], task: Task, device: Device)
             refusal = _refusal(candidate, task.case, device)
         if settings.changed:
             refusal = ArmStatus.GATE_FAILED, f"its guard or provider {settings.changed}"
+        refusal = _of_any(team.gather(refusal, f"refusal of {candidate.id}"))
         if refusal is not None:
             declined.append(Declined(candidate, *refusal))
         else:
@@ -216,8 +223,16 @@ def arms_of(op: Op, candidates: Iterable[Candidate], task: Task, device: Device)
     return arms, declined
 
 
+def _of_any(refusals: list[tuple[ArmStatus, str] | None]) -> tuple[ArmStatus, str] | None:
+    """The first rank's refusal that there is."""
+    first = next((refusal for refusal in refusals if refusal is not None), None)
+    return None if first is None else (first[0], first_told([refusal[1] if refusal else "" for refusal in refusals]))
+
+
 def _refusal(candidate: Candidate, case: Case, device: Device) -> tuple[ArmStatus, str] | None:
     """Why a candidate gets no arm, asked of its provider and its guard."""
+    if candidate.multicast:
+        return ArmStatus.INELIGIBLE, "needs NVLink multicast, which stays off here"
     if device.type == "cpu" and candidate.kind is Kind.CUDA:
         return ArmStatus.INELIGIBLE, "needs an NVIDIA GPU"
     if missing := candidate.provider.missing():

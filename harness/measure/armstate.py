@@ -8,7 +8,10 @@ from harness.measure.arms import Arm, autotuned_configs
 from harness.measure.clock import Timed
 from harness.measure.engagement import Profile
 from harness.measure.gate import ArmGate
-from harness.schema.measurement import ArmRecord, GateRecord
+from harness.measure.rank_gate import worst_of
+from harness.measure.ranks import ALONE, Team
+from harness.measure.train import Train
+from harness.schema.measurement import ArmRecord, GateRecord, RankTimes
 from harness.schema.vocabulary import ArmStatus, Kind
 
 
@@ -30,6 +33,8 @@ class ArmState:
     do_bench_us: float | None = None
     timed: Timed | None = None
     samples_us: list[tuple[float, float]] = field(default_factory=list)
+    trains: list[tuple[Train, Train]] = field(default_factory=list)
+    """The samples as the ranks saw them; empty for one rank."""
 
     @property
     def alive(self) -> bool:
@@ -41,9 +46,11 @@ class ArmState:
         if self.alive:
             self.status, self.reason = status, reason
 
-    def record(self, source_sha256: str) -> ArmRecord:
-        """As stored."""
+    def record(self, source_sha256: str, team: Team = ALONE) -> ArmRecord:
+        """As stored; a team records together."""
         arm, candidate, profile = self.arm, self.arm.candidate, self.profile
+        gate = self.gate.record(self.notes) if self.gate and self.gate.variants else None
+        gate = worst_of(team.gather(gate, f"gate of {arm.id}"))
         return ArmRecord(
             id=arm.id,
             kind=arm.kind,
@@ -53,8 +60,8 @@ class ArmState:
             reason=self.reason,
             provider_version=candidate.provider.version() if candidate else None,
             source_sha256=source_sha256,
-            gate=self.gate.record(self.notes) if self.gate and self.gate.variants else None,
-            gate_after=self.gate_after,
+            gate=gate,
+            gate_after=worst_of(team.gather(self.gate_after, f"gate after of {arm.id}")),
             kernels=profile.kernels if profile else (),
             graph_count=arm.counter.graphs if arm.counter else None,
             registration=arm.registration,
@@ -67,4 +74,19 @@ class ArmState:
             do_bench_us=self.do_bench_us,
             launches=self.timed.launches if self.timed else 0,
             samples_us=tuple(self.samples_us),
+            rank_times=self._rank_times(),
+        )
+
+    def _rank_times(self) -> RankTimes | None:
+        if not self.trains or self.timed is None:
+            return None
+        per_call = 1e3 * self.timed.launches
+        pairs = self.trains
+        return RankTimes(
+            durations_us=tuple(
+                (tuple(ns / per_call for ns in out.durations_ns), tuple(ns / per_call for ns in back.durations_ns))
+                for out, back in pairs
+            ),
+            skews_us=tuple((out.skew_ns / 1e3, back.skew_ns / 1e3) for out, back in pairs),
+            uncertainty_us=max(max(out.uncertainty_ns, back.uncertainty_ns) for out, back in pairs) / 1e3,
         )

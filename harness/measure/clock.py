@@ -17,14 +17,16 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter_ns as _perf_counter_ns
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from harness.measure.arms import Arm
 from harness.measure.gate import copied_args, storage_bytes, tensors_of
+from harness.measure.train import Train
 from harness.op import Args, Device
 from harness.schema.vocabulary import Cache, Method
 
@@ -96,9 +98,9 @@ def plan_rotation(set_bytes: int, device: Device) -> Rotation:
     return Rotation(sets, set_bytes, Cache.COLD)
 
 
-def launches_for(call_us: float, sets: int) -> int:
+def launches_for(call_us: float, sets: int, min_sample_us: float = MIN_SAMPLE_US) -> int:
     """Launches per sample: >= 500 µs, >= 20 unless they are long, every set equally often."""
-    wanted = max(MIN_SAMPLE_US / call_us, min(MIN_LAUNCHES, LONG_SAMPLE_US / call_us), 1.0)
+    wanted = max(min_sample_us / call_us, min(MIN_LAUNCHES, LONG_SAMPLE_US / call_us), 1.0)
     return sets * max(1, math.ceil(wanted / sets))
 
 
@@ -148,6 +150,8 @@ class Timed:
     """Outputs of the last rotation, one per set; rewritten by each sample where the method keeps their memory."""
     replay: Callable[[], None]
     """Run the timed launches once, untimed: for the check on the replayed path."""
+    trains: list[Train] = field(default_factory=list)
+    """The last sample as the ranks saw it; empty for one rank."""
 
 
 def wall_us(call: Callable[[], object], synchronize: Callable[[], None], repeats: int) -> float:
@@ -164,6 +168,7 @@ class WallClock:
     """CPU: `perf_counter_ns` around the launches."""
 
     method = Method.WALL
+    min_sample_us = MIN_SAMPLE_US
 
     def synchronize(self) -> None:
         """Nothing is asynchronous here."""
@@ -192,9 +197,17 @@ class WallClock:
 
 
 class _CudaClock:
+    min_sample_us = MIN_SAMPLE_US
+
     def __init__(self) -> None:
         self.start = torch.cuda.Event(enable_timing=True)
         self.stop = torch.cuda.Event(enable_timing=True)
+
+    def head(self) -> None:
+        """Queued before the launches of a sample; nothing for one rank."""
+
+    def tail(self) -> None:
+        """Queued behind them."""
 
     def synchronize(self) -> None:
         """Wait for the device; raises the sticky error of an earlier launch."""
@@ -235,9 +248,11 @@ class GraphClock(_CudaClock):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
             with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+                self.head()
                 for launch in range(launches):
                     # Every set keeps its own outputs alive, so that writes rotate like reads.
                     outputs[launch % len(sets)] = arm.outputs(sets[launch % len(sets)])
+                self.tail()
         graph.replay()
         self.synchronize()
         start = _perf_counter_ns()
@@ -291,8 +306,10 @@ class EventClock(_CudaClock):
         outputs: list[tuple[Tensor, ...]] = []
 
         def enqueue() -> None:
+            self.head()
             for launch in range(launches):
                 call(**sets[launch % len(sets)])
+            self.tail()
 
         def replay() -> None:
             outputs[:] = [arm.outputs(args) for args in sets]
@@ -316,8 +333,13 @@ def clock_for(device: Device, *, capturable: bool) -> Clock:
     return GraphClock() if capturable else EventClock()
 
 
-_OWN = tuple(
-    (owner, {name: value for name, value in vars(owner).items() if callable(value)})
-    for owner in (WallClock, _CudaClock, GraphClock, EventClock)
-)
+_OWN: list[tuple[type | ModuleType, dict[str, object]]] = []
 """The clocks' own methods, as they were before any candidate was imported."""
+
+
+def keep_methods(*owners: type | ModuleType) -> None:
+    """From now on `tampered` says when a function of these classes or modules was replaced."""
+    _OWN.extend((owner, {name: value for name, value in vars(owner).items() if callable(value)}) for owner in owners)
+
+
+keep_methods(WallClock, _CudaClock, GraphClock, EventClock)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from time import monotonic
 from types import MappingProxyType
 
@@ -22,7 +22,8 @@ from harness.measure.contract import ContractProbe
 from harness.measure.engagement import PROFILED_CALLS, Profile, disengaged, profiled
 from harness.measure.gate import ArmGate, Gate, Reference, tensors_of
 from harness.measure.inputs import fingerprint
-from harness.measure.link import Link, Phase, synchronize, touching
+from harness.measure.link import Link, Phase, agree, synchronize, touching
+from harness.measure.rank_gate import unequal_ranks
 from harness.measure.sampler import Samples
 from harness.measure.timing import TimedPart
 from harness.op import Args, Candidate, Context, Device, Op
@@ -34,6 +35,7 @@ from harness.schema.measurement import (
     ControlsRecord,
     EnvironmentRecord,
     Measurement,
+    RanksRecord,
     RooflineRecord,
     TelemetryRecord,
 )
@@ -74,9 +76,17 @@ class Comparison:
         self.compile_cache = compile_cache
         self.settings = settings
         self.link = link
+        self.team = link.team
         self.refused = refused
         self._probed: dict[tuple[str, str | None], tuple[str, tuple[str, ...]]] = {}
         self._interpreted: set[tuple[str, Layout, Dtype]] = set()
+
+    @cached_property
+    def ranks(self) -> RanksRecord | None:
+        """Who measures together; None for one process."""
+        if self.team.ranks == 1:
+            return None
+        return RanksRecord(devices=tuple(self.team.gather(self.environment.device.uuid, "devices")))
 
     def run(self, task: Task) -> Measurement:
         """Measure one task. Raises DeviceLostError when an arm took the CUDA context with it."""
@@ -89,9 +99,8 @@ class Comparison:
         key = (candidate.id, candidate.context)
         if key not in self._probed:
             context = self.op.context(candidate.context) if candidate.context else None
-            self._probed[key] = ContractProbe(self.op, context, self.tolerance, self.device).run(
-                candidate, state.arm, case
-            )
+            probe = ContractProbe(self.op, context, self.tolerance, self.device, self.link)
+            self._probed[key] = probe.run(candidate, state.arm, case)
         return self._probed[key]
 
     def arm_gate(self, gate: Gate, arm: Arm) -> ArmGate:
@@ -125,6 +134,7 @@ class _Run:
             comparison.tolerance,
             comparison.torch_device,
             comparison.settings.seed,
+            comparison.team.seat,
         )
         self.fingerprints: dict[str, str] = {}
         self.rotation = Rotation(0, 0, Cache.WARM)
@@ -137,7 +147,7 @@ class _Run:
         with self._phase("setup"):
             self._collect_arms()
             args = self.gate.draw()
-            self.fingerprints = {name: fingerprint(tensor) for name, tensor in tensors_of(args).items()}
+            self.fingerprints = self._fingerprints(args)
         del args
         with self._phase("gate"):
             base_args = self._gate_all()
@@ -187,7 +197,7 @@ class _Run:
     # -- arms ------------------------------------------------------------------------------------------------------
 
     def _collect_arms(self) -> None:
-        arms, declined = arms_of(self.c.op, self.c.candidates, self.task, self.c.device)
+        arms, declined = arms_of(self.c.op, self.c.candidates, self.task, self.c.device, self.c.team)
         self.states = [ArmState(arm) for arm in arms]
         self.declined = [
             ArmRecord(
@@ -208,6 +218,15 @@ class _Run:
             elif (reason := self.c.refused.get(state.arm.id)) is not None:
                 state.fail(ArmStatus.GATE_FAILED, reason)
 
+    def _fingerprints(self, args: Args) -> dict[str, str]:
+        """Of every rank's tensors: rank 0's under their names, rank 1's as `name@1`."""
+        mine = {name: fingerprint(tensor) for name, tensor in tensors_of(args).items()}
+        return {
+            f"{name}@{rank}" if rank else name: digest
+            for rank, theirs in enumerate(self.c.team.gather(mine, "fingerprints"))
+            for name, digest in theirs.items()
+        }
+
     def _state(self, arm_id: str) -> ArmState:
         return next(state for state in self.states if state.arm.id == arm_id)
 
@@ -225,6 +244,9 @@ class _Run:
                         state.gate.see(reference)
                         if state.gate.reason:
                             state.fail(ArmStatus.GATE_FAILED, state.gate.reason)
+                    if state.alive and (reason := unequal_ranks(self.c.team, state.gate)):
+                        state.gate.reason = f"{state.gate.variants[-1]}: {reason}"
+                        state.fail(ArmStatus.GATE_FAILED, state.gate.reason)
                 if not state.alive:
                     self.gate.repair(reference)
             base = base or reference.args
@@ -267,7 +289,7 @@ class _Run:
         if not state.alive:
             return f"{state.status}: {state.reason}"
         for other in self.states:
-            if other.alive and (problem := certified(other.arm)):
+            if other.alive and (problem := self.c.team.told(certified(other.arm) or "", f"compile of {other.arm.id}")):
                 other.fail(ArmStatus.BASELINE_UNCERTIFIED, problem)
         return state.reason
 
@@ -318,6 +340,7 @@ class _Run:
                     ArmStatus.FASTER_THAN_MEMORY,
                     f"{rate:.2f} TB/s, above {MEMORY_MARGIN} x the copy's {ceiling / 1e6:.2f} TB/s of this run",
                 )
+            agree(self.c.team, state)
 
     # -- the record ------------------------------------------------------------------------------------------------
 
@@ -349,10 +372,14 @@ class _Run:
             input_fingerprints=self.fingerprints,
             orders=tuple(samples.orders) if samples else (),
             timed_arms=timed if samples else (),
-            arms=(*(state.record(self.c.sources.get(state.arm.id, "")) for state in self.states), *self.declined),
+            arms=(
+                *(state.record(self.c.sources.get(state.arm.id, ""), self.c.team) for state in self.states),
+                *self.declined,
+            ),
             telemetry=telemetry or TelemetryRecord(available=False),
             phases_s=self.phases_s,
             started_at=self.started_at,
+            ranks=self.c.ranks,
         )
 
 

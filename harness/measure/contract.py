@@ -15,7 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from harness.measure.arms import Arm, own_code
 from harness.measure.gate import ArmGate, Gate, as_tuple, copied_args
-from harness.measure.link import first_line, recovered
+from harness.measure.link import Link, first_line, recovered
+from harness.measure.ranks import ALONE, Team
 from harness.op import Args, Candidate, Context, Device, Op
 from harness.schema.case import Case, Layout
 from harness.schema.manifest import Tolerance
@@ -46,7 +47,12 @@ def _probe_cases(case: Case) -> list[tuple[str, Case]]:
 class ContractProbe:
     """Probes one candidate of an op (or of one context of it)."""
 
-    def __init__(self, op: Op, context: Context | None, tolerance: Tolerance, device: Device) -> None:
+    def __init__(
+        self, op: Op, context: Context | None, tolerance: Tolerance, device: Device, link: Link | None = None
+    ) -> None:
+        """`link` tells the ranks of each other; without one this process is alone."""
+        self.link = link
+        self.team: Team = link.team if link is not None else ALONE
         self.op = op
         self.context = context
         self.tolerance = tolerance
@@ -71,6 +77,7 @@ class ContractProbe:
             if (why := candidate.declines(probe, self.device)) is not None:
                 declined.append(f"{what}: {why}")
                 continue
+            reason = refusal = ""
             try:
                 reason = self._right(candidate, arm, probe)
             except torch.OutOfMemoryError:
@@ -79,10 +86,13 @@ class ContractProbe:
                 # Loud refusal is allowed; what must not happen is a wrong answer in silence, or a lost device.
                 if recovered(self.device.type):
                     raise
-                refused.append(f"{what}: {type(error).__name__}: {first_line(error)[:80]}")
-                continue
-            if reason:
+                refusal = f"{type(error).__name__}: {first_line(error)[:80]}"
+            if self.link is not None:
+                self.link.ended(refusal)
+            if reason := self.team.told(reason, f"{what} wrong"):
                 return f"{what}: {reason}", tuple(notes)
+            if refusal := self.team.told(refusal, f"{what} refused"):
+                refused.append(f"{what}: {refusal}")
         if refused:
             notes.append("raises on: " + "; ".join(refused))
         if declined:
@@ -91,7 +101,7 @@ class ContractProbe:
         return self._compiled_agrees(candidate, arm, args) if args is not None else "", tuple(notes)
 
     def _gate(self, case: Case) -> Gate:
-        return Gate(self.op, case, self.context, self.tolerance, self.torch_device, _SEED)
+        return Gate(self.op, case, self.context, self.tolerance, self.torch_device, _SEED, self.team.seat)
 
     def _right(self, candidate: Candidate, arm: Arm, case: Case) -> str:
         gate = self._gate(case)

@@ -27,7 +27,7 @@ class Profile:
     device_us: float | None
     """Sum of kernel durations per call; None on a CPU."""
     streams: int
-    """Distinct CUDA streams the kernels ran on; 0 on a CPU."""
+    """Distinct CUDA streams the kernels ran on, NCCL's left out; 0 on a CPU."""
 
 
 def profiled(calls: Sequence[Callable[[], object]], device_type: str, synchronize: Callable[[], None]) -> Profile:
@@ -46,7 +46,9 @@ def profiled(calls: Sequence[Callable[[], object]], device_type: str, synchroniz
             names[event.name()] = None
             launches += 1
             nanoseconds += event.duration_ns()
-            streams.add(event.device_resource_id())
+            # NCCL's process group has a stream of its own, which waiting for its tensor joins.
+            if not event.name().startswith("nccl"):
+                streams.add(event.device_resource_id())
         elif device_type == "cpu":
             names[event.name()] = None
             launches += 1

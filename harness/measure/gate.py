@@ -20,7 +20,8 @@ from torch import Tensor
 
 from harness.measure.accuracy import Comparison
 from harness.measure.arms import Arm
-from harness.measure.inputs import SeededDraw, Variant, storage_fingerprint
+from harness.measure.inputs import SeededDraw, Variant, fingerprint, storage_fingerprint
+from harness.measure.ranks import ONLY_SEAT, Seat
 from harness.op import Args, Context, Op
 from harness.schema.case import Case
 from harness.schema.manifest import Tolerance
@@ -98,6 +99,7 @@ class Gate:
         tolerance: Tolerance,
         device: torch.device,
         seed: int,
+        seat: Seat = ONLY_SEAT,
     ) -> None:
         self.op = op
         self.case = case
@@ -105,6 +107,7 @@ class Gate:
         self.tolerance = tolerance
         self.device = device
         self.seed = seed
+        self.seat = seat
         self.oracle_dtype = torch.float64 if case.numel <= _FP64_LIMIT else torch.float32
 
     def variants(self) -> list[tuple[int, Variant]]:
@@ -123,7 +126,8 @@ class Gate:
         dtype = getattr(torch, self.case.dtype)
         make = self.op.inputs if self.context is None else self.context.inputs
         weight_seed = self.seed + (seed_offset if weights_offset is None else weights_offset)
-        return make(self.case, SeededDraw(self.seed + seed_offset, dtype, self.device, variant, weight_seed))
+        draw = SeededDraw(self.seed + seed_offset, dtype, self.device, variant, weight_seed, self.seat)
+        return make(self.case, draw)
 
     @property
     def held_offset(self) -> int:
@@ -212,6 +216,8 @@ class ArmGate:
         self.deterministic = True
         self.reason = ""
         self.variants: list[str] = []
+        self.digests: tuple[str, ...] = ()
+        """Fingerprints of the outputs judged last, where the candidate claims them equal on all ranks."""
 
     def see(self, reference: Reference) -> None:
         """Run the arm on one reference; the first failure sticks."""
@@ -226,6 +232,7 @@ class ArmGate:
     def judge(self, outputs: tuple[Tensor, ...], given: Args, reference: Reference) -> None:
         """Judge outputs that the timed path made of `given`, which held the reference's values before it."""
         self.variants.append(f"{reference.variant}")
+        self._digest(outputs)
         self.reason = self._mutation(given, reference) or self.gate.compare(self.arm, self.plain, outputs, reference)
         self.bit_exact = self.plain.bit_exact
         if not self.reason and self.arm.contract is Contract.BIT_EXACT and not self.bit_exact:
@@ -238,6 +245,7 @@ class ArmGate:
         args = arm.prepared(given)
         gate.poison(reference)
         outputs = arm.outputs(args)
+        self._digest(outputs)
         # Before the outputs are judged: an earlier call may have spoiled the inputs, and this says so.
         if reason := self._mutation(given, reference):
             return reason
@@ -253,6 +261,10 @@ class ArmGate:
                 return reason
             return self._repeat(reference, outputs) if self.thorough else ""
         return ""
+
+    def _digest(self, outputs: tuple[Tensor, ...]) -> None:
+        if self.arm.candidate is not None and self.arm.candidate.equal_ranks:
+            self.digests = tuple(fingerprint(output) for output in outputs)
 
     def _mutation(self, given: Args, reference: Reference) -> str:
         for name, tensor in tensors_of(given).items():

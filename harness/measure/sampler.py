@@ -14,6 +14,8 @@ from time import monotonic
 import numpy as np
 
 from harness.measure.clock import Clock, Timed, wall_us
+from harness.measure.ranks import ALONE, Team
+from harness.measure.train import Train
 from harness.stats.estimators import hl_interval
 from harness.stats.orders import block_orders
 from harness.stats.units import FloatArray, log_ratios
@@ -49,6 +51,8 @@ class Samples:
 
     orders: list[tuple[int, ...]] = field(default_factory=list)
     pairs_us: list[list[tuple[float, float]]] = field(default_factory=list)
+    trains: list[list[tuple[Train, Train]]] = field(default_factory=list)
+    """Per arm what the ranks saw of each pair; empty lists for one rank."""
     void: int = 0
     void_reason: str = ""
     """Set when too many blocks were void: the comparison has no result."""
@@ -70,19 +74,19 @@ def narrow_enough(samples: Samples, baseline: int) -> bool:
     return True
 
 
-def warm_up(timed: list[Timed], baseline: int, prepare: Callable[[], None], budget: Budget) -> None:
+def warm_up(timed: list[Timed], baseline: int, prepare: Callable[[], None], budget: Budget, team: Team = ALONE) -> None:
     """Run every arm for a while, then the baseline until two consecutive samples agree.
 
     The latter for _WARM_UP_LIMIT_S at most, or half of what sampling may take.
     """
     for arm in timed:
         calls, start = 0, monotonic()
-        while calls < _WARM_UP_CALLS or monotonic() - start < _WARM_UP_S / len(timed):
+        while team.lead(calls < _WARM_UP_CALLS or monotonic() - start < _WARM_UP_S / len(timed), "warming up"):
             prepare()
             arm.sample_us()
             calls += arm.launches
     start, previous = monotonic(), math.inf
-    while monotonic() - start < min(_WARM_UP_LIMIT_S, budget.seconds / 2):
+    while team.lead(monotonic() - start < min(_WARM_UP_LIMIT_S, budget.seconds / 2), "warm-up"):
         prepare()
         current = timed[baseline].sample_us()
         if abs(100 * math.log(current / previous)) < _AGREE_LOG_PCT if previous < math.inf else False:
@@ -99,22 +103,26 @@ def sample(
     prepare: Callable[[], None],
     block_void: Callable[[float, float], str],
     progress: Callable[[int], None],
+    team: Team = ALONE,
 ) -> Samples:
     """Measure blocks of all arms.
 
     `prepare` runs before every sample, untimed (restores mutated inputs); `block_void(start, stop)` is asked at each
-    block's end, with monotonic seconds, for a reason to discard it or "".
+    block's end, with monotonic seconds, for a reason to discard it or "". A team samples together, and rank 0's clock
+    says when it ends.
     """
-    samples = Samples(pairs_us=[[] for _ in timed])
+    samples = Samples(pairs_us=[[] for _ in timed], trains=[[] for _ in timed])
     orders = iter(block_orders(len(timed), budget.max_blocks + MAX_VOID_BLOCKS, seed))
     start = monotonic()
     while len(samples.orders) < budget.max_blocks:
         order = next(orders)
         block: list[list[float]] = [[] for _ in timed]
+        trains: list[list[Train]] = [[] for _ in timed]
         block_start = monotonic()
         for index in (*order, *reversed(order)):
             prepare()
             block[index].append(timed[index].sample_us())
+            trains[index] += timed[index].trains
         if reason := block_void(block_start, monotonic()):
             samples.void += 1
             if samples.void == MAX_VOID_BLOCKS:
@@ -124,8 +132,12 @@ def sample(
         samples.orders.append(order)
         for index, (out, back) in enumerate(block):
             samples.pairs_us[index].append((out, back))
+            if trains[index]:
+                samples.trains[index].append((trains[index][0], trains[index][1]))
         progress(len(samples.orders))
-        if len(samples.orders) >= budget.min_blocks and _finished(samples, timed, baseline, budget, start):
+        if len(samples.orders) < budget.min_blocks:
+            continue
+        if team.lead(_finished(samples, timed, baseline, budget, start), "end of sampling"):
             break
     return samples
 

@@ -15,7 +15,9 @@ from harness.measure.controls import copy_time_us
 from harness.measure.engagement import PROFILED_CALLS, profiled
 from harness.measure.gate import ArmGate, Gate, storage_bytes, tensors_of
 from harness.measure.global_state import watched
-from harness.measure.link import Link, Phase, synchronize, touching
+from harness.measure.link import Link, Phase, agree, synchronize, touching
+from harness.measure.rank_clock import team_clock
+from harness.measure.rank_gate import unequal_ranks
 from harness.measure.sampler import MIN_BLOCKS, REHEARSAL_BLOCKS, Budget, Samples, host_time_us, sample, warm_up
 from harness.op import Args, Device
 from harness.schema.vocabulary import ArmStatus, Cache, Method, Role
@@ -34,16 +36,17 @@ class TimedPart:
         self.gate = gate
         self.device = device
         self.link = link
+        self.team = link.team
         mutated = tuple(sorted({name for state in self.states for name in state.arm.mutates}))
         baseline = next(state.arm for state in self.states if state.arm.id == BASELINE_ID)
         output_bytes = storage_bytes(baseline.outputs(base))
         input_bytes = storage_bytes(tensors_of(base).values())
-        clock = clock_for(device, capturable=True)
+        clock = team_clock(device, self.team, capturable=True)
         estimates = self._estimates(clock, base)
         rotation = plan_rotation(input_bytes + output_bytes, device)
         if mutated:
             # A launch that changes its inputs needs its own set, so there are as many sets as launches.
-            needed = launches_for(min(estimates.values()), 1)
+            needed = launches_for(min(estimates.values()), 1, clock.min_sample_us)
             rotation = Rotation(max(rotation.sets, needed), rotation.set_bytes, rotation.cache)
         self.rotation = rotation
         self.sets = ArmSets(base, rotation.sets, mutated)
@@ -51,15 +54,20 @@ class TimedPart:
             touched = self.sets.distinct_bytes() + output_bytes * rotation.sets
             assert touched >= 5 * device.l2_bytes, f"{touched} bytes rotate, L2 is {device.l2_bytes}"
         self.clock = self._ready(clock, {} if mutated else estimates)
-        self.copy_us = copy_time_us(self.clock, bytes_moved, rotation.sets, torch.device(device.type))
+        own = clock_for(device, capturable=self.clock.method is Method.CUDA_GRAPH)
+        mine_us = copy_time_us(own, bytes_moved, rotation.sets, torch.device(device.type))
+        self.copy_us = self.team.lead(mine_us, "time of a copy")
 
     def _estimates(self, clock: Clock, base: Args) -> dict[str, float]:
-        """Rough µs per call of the arms that leave their inputs alone (the baseline is always one)."""
+        """Rough µs per call, on the slowest rank, of arms that leave their inputs alone: the baseline always does."""
         estimates: dict[str, float] = {}
         for state in self.states:
             if not state.arm.mutates:
+                mine_us = 0.0
                 with touching(self.link, state, Phase.CAPTURE, self.device.type):
-                    estimates[state.arm.id] = clock.estimate_us(partial(state.arm.call, **state.arm.prepared(base)))
+                    mine_us = clock.estimate_us(partial(state.arm.call, **state.arm.prepared(base)))
+                if state.alive:
+                    estimates[state.arm.id] = self.team.most(mine_us, f"estimate of {state.arm.id}")
         return estimates
 
     def _ready(self, clock: Clock, estimates: dict[str, float]) -> Clock:
@@ -70,7 +78,10 @@ class TimedPart:
                 continue
             sets.restore()
             count = len(sets.sets)
-            launches = launches_for(estimates[state.arm.id], count) if state.arm.id in estimates else count
+            launches = count
+            if state.arm.id in estimates:
+                launches = launches_for(estimates[state.arm.id], count, clock.min_sample_us)
+            captured = True
             with touching(self.link, state, Phase.CAPTURE, self.device.type):
                 try:
                     state.timed = clock.ready(state.arm, sets.prepared(state.arm), launches)
@@ -80,7 +91,9 @@ class TimedPart:
                     synchronize(self.device.type)
                     if clock.method is not Method.CUDA_GRAPH:
                         raise
-                    return self._ready(clock_for(self.device, capturable=False), estimates)
+                    captured = False
+            if not all(self.team.gather(captured, f"capture of {state.arm.id}")):
+                return self._ready(team_clock(self.device, self.team, capturable=False), estimates)
         return clock
 
     def check_replay(self, seed_offset: int, *, after: bool) -> None:
@@ -94,6 +107,8 @@ class TimedPart:
         for state in self.states:
             if not state.alive or state.timed is None:
                 continue
+            judged = ArmGate(self.gate, state.arm)
+            when = "after timing" if after else "on the replayed path"
             with touching(self.link, state, Phase.AFTER if after else Phase.CAPTURE, self.device.type):
                 self.sets.load(fresh)
                 state.timed.replay()
@@ -102,13 +117,13 @@ class TimedPart:
                         output.fill_(float("nan"))
                 self.sets.restore()
                 state.timed.replay()
-                judged = ArmGate(self.gate, state.arm)
                 judged.judge(state.timed.outputs[0], self.sets.sets[0], reference)
                 if after:
                     state.gate_after = judged.record()
                 if judged.reason:
-                    when = "after timing" if after else "on the replayed path"
                     state.fail(ArmStatus.GATE_FAILED, f"{when}: {judged.reason}")
+            if state.alive and (reason := unequal_ranks(self.team, judged)):
+                state.fail(ArmStatus.GATE_FAILED, f"{when}: {reason}")
         self.sets.restore()
 
     def sample(self, budget_per_arm_s: float, seed: int, *, trial: bool) -> Samples:
@@ -121,7 +136,7 @@ class TimedPart:
         if trial:
             budget = Budget(0.0, min_blocks=2, max_blocks=2)
         self.link.begin("", Phase.SAMPLE.label, Phase.SAMPLE.limit_s + budget.seconds)
-        warm_up(timed, baseline, self.sets.restore, budget)
+        warm_up(timed, baseline, self.sets.restore, budget, self.team)
         samples = sample(
             timed,
             baseline,
@@ -130,9 +145,11 @@ class TimedPart:
             prepare=self.sets.restore,
             block_void=self.link.block_void,
             progress=lambda done: self.link.blocks(done, budget.max_blocks),
+            team=self.team,
         )
-        for state, pairs in zip(alive, samples.pairs_us, strict=True):
-            state.samples_us = pairs
+        for state, pairs, trains in zip(alive, samples.pairs_us, samples.trains, strict=True):
+            state.samples_us, state.trains = pairs, trains
+            agree(self.team, state)
         return samples
 
     def _watched(self, state: ArmState, timed: Timed) -> Timed:
@@ -159,12 +176,13 @@ class TimedPart:
                     partial(state.arm.call, **a) for a in self.sets.prepared(state.arm)
                 ]
                 state.host_us = host_time_us(self.clock, calls[0])
-                if isinstance(self.clock, GraphClock):
+                # What follows times a rank by itself, as often as it likes: others would be counted, or waited for.
+                if isinstance(self.clock, GraphClock) and self.team.ranks == 1:
                     self.sets.restore()
                     state.fenced_us = self.clock.fenced_us(
                         state.arm, self.sets.prepared(state.arm), state.timed.launches
                     )
-                if cross_checks and self.device.type == "cuda":
+                if cross_checks and self.device.type == "cuda" and self.team.ranks == 1:
                     from triton.testing import do_bench
 
                     state.do_bench_us = float(do_bench(calls[0], warmup=5, rep=20, return_mode="median")) * 1e3

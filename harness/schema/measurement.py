@@ -21,6 +21,10 @@ Time = Annotated[float, Field(allow_inf_nan=False, ge=-1e12, le=1e12)]
 """µs; what no clock can have read (zero, less) is stored as seen and judged invalid."""
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 class Record(BaseModel):
     """Base of everything stored: frozen, unknown keys refused, NaN and infinity refused."""
 
@@ -105,6 +109,24 @@ class GateRecord(Record):
     notes: tuple[str, ...] = ()
 
 
+class RankTimes(Record):
+    """What each rank saw of an arm's samples, which are from the last rank's entry to the last rank's exit."""
+
+    durations_us: tuple[tuple[tuple[Time, ...], tuple[Time, ...]], ...]
+    """Per block, on the way out and back: µs per call as each rank saw it, the lateness of others included."""
+    skews_us: tuple[tuple[Time, Time], ...]
+    """Per block, on the way out and back: µs from the first rank's entry into the sample to the last's."""
+    uncertainty_us: Finite
+    """How far off a rank's clock may have lain on the common scale, at worst; 0 where ranks share one clock."""
+
+
+class RanksRecord(Record):
+    """The ranks that measured together."""
+
+    devices: tuple[str, ...]
+    """UUID of each rank's device."""
+
+
 class ArmRecord(Record):
     """One arm of a measurement. Arms that were not timed have no samples and a status and reason instead."""
 
@@ -145,6 +167,8 @@ class ArmRecord(Record):
     """Launches per sample."""
     samples_us: tuple[tuple[Time, Time], ...] = ()
     """Per block: time per call on the way out and on the way back; indexes `Measurement.orders`."""
+    rank_times: Annotated[RankTimes | None, Field(exclude_if=_is_none)] = None
+    """For a case of several ranks."""
 
 
 class TelemetryRecord(Record):
@@ -202,7 +226,7 @@ class Measurement(Record):
     settings: dict[str, Setting] = Field(default_factory=dict)
     """What the user can choose and that shapes the samples (time budget, cross-checks, ...); part of the resume key."""
     input_fingerprints: dict[str, str]
-    """64-bit positional checksum of every drawn tensor; equal on every device."""
+    """64-bit positional checksum of every drawn tensor; equal on every device. Those of rank 1 are called `name@1`."""
     orders: tuple[tuple[int, ...], ...]
     """Per block: the order of arms (indices into `timed_arms`) on the way out; the way back is its reverse."""
     timed_arms: tuple[str, ...]
@@ -213,6 +237,8 @@ class Measurement(Record):
     """Wall seconds by phase: setup, gate, build, timing, ..."""
     started_at: str
     """UTC, ISO 8601."""
+    ranks: Annotated[RanksRecord | None, Field(exclude_if=_is_none)] = None
+    """For a case of several ranks; `environment` is the first one's."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Measurement":
