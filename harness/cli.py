@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from harness import posting
 from harness.choices import DeviceChoice, device_type_of
 from harness.errors import ExitCode, UserError
 from harness.inventory.command import inventory
@@ -252,12 +253,7 @@ def decide() -> None:
         out.print(str(path.relative_to(root)), highlight=False)
 
 
-@app.command()
-def matrix() -> None:
-    """Print the RFC's tracking matrix, ready to paste."""
-    from harness.report.matrix import matrix_markdown
-
-    print(matrix_markdown(_verdicts()), end="")
+app.command()(posting.matrix)
 
 
 @app.command()

@@ -1,77 +1,82 @@
 """`reports/matrix.md`: the RFC's table, ready to be pasted into its issue."""
 
-from collections.abc import Sequence
-
-from harness.report.text import LEGEND, evidence_target, link, listed, mib, mode, plain, table
+from harness.report.matrix_notes import gpu_cells, row_note, scope
+from harness.report.text import LEGEND, Links, link, listed, mode, plain, spans, table
 from harness.schema.verdict import CardVerdict, Cell, RowVerdict, Verdicts
-from harness.schema.vocabulary import Tracker
+from harness.schema.vocabulary import Outcome
 
 HEADERS = ("Type", "Op", "Triton ref", "Existing CUDA ref", "µbench", "E2E", "PR")
-DECIDED = (Tracker.POSITIVE, Tracker.NEGATIVE)
 
 
-class Notes:
-    """Numbers notes in the order of their first use; equal notes share a number."""
+def matrix_markdown(verdicts: Verdicts, base_url: str = "", device: str | None = None) -> str:
+    """The matrix, of all evidence or of that on one kind of GPU (a key of `Verdicts.devices`).
 
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-
-    def mark(self, notes: Sequence[str]) -> str:
-        """`(1) (2)` for notes that are Markdown already."""
-        numbers = [self._numbers.setdefault(note, len(self._numbers) + 1) for note in notes]
-        return " ".join(f"({number})" for number in numbers)
-
-    def __str__(self) -> str:
-        return "\n".join(f"{number}. {note}" for note, number in self._numbers.items())
-
-
-def matrix_markdown(verdicts: Verdicts, link_base: str = "") -> str:
-    """The matrix. `link_base` goes before links: empty in the repository, the URL of `reports/` for an issue."""
-    notes = Notes()
-    rows = [
-        (
-            row.type,
-            link(plain(row.title), f"{link_base}{row.op}.md") if row.cards else plain(row.title),
-            row.triton_ref.replace("|", "\\|"),
-            row.cuda_ref.replace("|", "\\|"),
-            _microbench(row, notes, link_base),
-            _e2e(row, notes, link_base),
-            _cell(row.pr, notes),
+    `base_url` stands for the project's root in links that leave the repository, e.g. in an issue.
+    """
+    links = Links(base_url)
+    shown = verdicts if device is None else verdicts.on(device)
+    rows, notes = [], []
+    for row in shown.rows:
+        if note := row_note(row):
+            notes.append(note)
+        mark = f"({len(notes)})" if note else ""
+        rows.append(
+            (
+                plain(row.type),
+                plain(row.title),
+                spans(row.triton_ref),
+                spans(row.cuda_ref),
+                _said(row.microbench, _microbench(row, links), mark if row.cards or row.microbench.remark else ""),
+                _said(row.e2e, _e2e(row, links), mark if gpu_cells(row) or row.e2e.remark else ""),
+                _said(row.pr, "", mark if row.pr.remark else ""),
+            )
         )
-        for row in verdicts.rows
-    ]
-    parts = ["# Kernel matrix", table(HEADERS, rows)]
-    if str(notes):
-        parts.append(f"Notes\n\n{notes}")
-    parts += [_scope(verdicts.rows), _legend()]
-    if verdicts.set_aside:
+    parts = [f"# Kernel matrix{_on(shown, device)}", table(HEADERS, rows)]
+    if notes:
+        parts.append("\n".join(f"{number}. {note}" for number, note in enumerate(notes, start=1)))
+    modes = dict.fromkeys(execution(row.cards[0]) for row in shown.rows if row.cards)
+    parts += [scope(shown.rows, listed(modes)), _legend()]
+    if verdicts.set_aside and device is None:
         listing = "\n".join(f"- {plain(sentence)}" for sentence in verdicts.set_aside)
         parts.append(f"Evidence that no manifest asks for any more, and that counts for nothing:\n\n{listing}")
     return "\n\n".join(parts) + "\n"
 
 
-def _microbench(row: RowVerdict, notes: Notes, base: str) -> str:
-    cell = row.microbench
-    if cell.symbol not in DECIDED or not row.cards:
-        return _cell(cell, notes)
+def file_name(device: str) -> str:
+    """The matrix of one kind of GPU below `reports/`."""
+    return f"matrix-{device}.md"
+
+
+def _on(shown: Verdicts, device: str | None) -> str:
+    if device is None:
+        return ""
+    names = [card.device.name for row in shown.rows for card in row.cards]
+    names += [cell.device.name for row in shown.rows for cell in row.cells]
+    return f": {plain(names[0])} ({plain(device)})"
+
+
+def _said(cell: Cell, proof: str, mark: str) -> str:
+    return " ".join(filter(None, [_symbol(cell), proof, _who(cell), mark]))
+
+
+def _microbench(row: RowVerdict, links: Links) -> str:
+    """On how many of the deciding steps the symbol rests, and where that is shown."""
+    if not row.cards:
+        return ""
     card = row.cards[0]
-    evidence = evidence_target(card.comparisons[0].evidence, base).split("#")[0]
-    proof = f"{link('report', f'{base}{row.op}.md')} · {link('evidence', evidence)}"
-    scoped = (f"On {device_name(card, row)}: {plain(cell.notes[0])}", *map(plain, cell.notes[1:]))
-    return " ".join(filter(None, [_symbol(cell), cell.extent, proof, _who(cell), notes.mark(scoped)]))
+    deciding = [step for step in card.steps if step.decides]
+    faster = sum(step.outcome is Outcome.FASTER for step in deciding)
+    extent = link(f"{faster} of {len(deciding)} steps", links.report(f"{row.op}.md"))
+    return f"{extent} · {link('evidence', links.results(card.comparisons[0].evidence.file))}"
 
 
-def _e2e(row: RowVerdict, notes: Notes, base: str) -> str:
-    cell = row.e2e
-    if not any(one.device.type == "cuda" for one in row.cells):
-        return _cell(cell, notes)
-    proof = link("report", f"{base}e2e.md")
-    said = [plain(note) for note in cell.notes]
-    return " ".join(filter(None, [_symbol(cell), proof, _who(cell), notes.mark(said)]))
-
-
-def _cell(cell: Cell, notes: Notes) -> str:
-    return " ".join(filter(None, [_symbol(cell), _who(cell), notes.mark([plain(note) for note in cell.notes])]))
+def _e2e(row: RowVerdict, links: Links) -> str:
+    cells = gpu_cells(row)
+    if not cells:
+        return ""
+    tested = len({cell.workload for cell in cells if cell.workload in row.deciding_models})
+    extent = link(f"{tested} of {len(row.deciding_models)} models", links.report("e2e.md"))
+    return f"{extent} · {link('evidence', links.results(cells[0].evidence[0].file))}"
 
 
 def _symbol(cell: Cell) -> str:
@@ -105,25 +110,11 @@ def execution(card: CardVerdict) -> str:
     return listed(modes)
 
 
-def _scope(rows: Sequence[RowVerdict]) -> str:
-    deciding = {(row.cards[0].device.uuid, software(row.cards[0])): row for row in rows if row.cards}
-    lines = []
-    for row in deciding.values():
-        card = row.cards[0]
-        device = card.device
-        gpu = f"{device.name} ({device.sm_count} SM, {device.memory_gib} GiB, L2 {mib(device.l2_bytes)})"
-        lines.append(
-            f"{gpu}; {software(card)}; µbench {execution(card)}; baseline native + torch.compile, static shapes"
-        )
-    if not lines:
-        return "Scope: nothing was measured on a GPU yet."
-    return "\n".join(f"Scope: {plain(line)}." for line in dict.fromkeys(lines))
-
-
 def _legend() -> str:
-    symbols = "\n".join(f"- {symbol} {meaning}" for symbol, meaning in LEGEND)
+    symbols = " · ".join(f"{symbol} {meaning}" for symbol, meaning in LEGEND)
     return (
-        f"Legend\n\n{symbols}\n\nRatios are t(torch.compile) / t(candidate) with a 95 % interval: 1.35× takes 1/1.35 "
-        "of the time. The leader of a model is chosen on half of the blocks; the ratio printed is from the other half. "
-        "µbench only ranks: a row's win is ≥ 1 % end to end."
+        f"Legend: {symbols}. *n of m steps*: a candidate is FASTER on n of the m steps of deciding models; *n of m "
+        "models*: so many of the deciding models ran end to end. Ratios are t(torch.compile) / t(candidate) with 95 % "
+        "intervals, weighted by calls; a leader is chosen on half of the blocks and its ratio is from the other half. "
+        "µbench only ranks: a row is won by ≥ 1 % end to end."
     )

@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from harness.schema.case import Case, Dtype, Layout
 from harness.schema.figures import Evidence, Span
@@ -13,6 +14,8 @@ NOTHING = "–"
 
 _MARKUP = re.compile(r"([\\`*<>|~&$]|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_]))")
 """What GitHub would read as markup; an underscore inside a word and a bracket that opens no link are left alone."""
+_CALLS = re.compile(r"(?<![^\W_])@(?=[A-Za-z0-9])|(?:#|\bGH-)(?=\d)")
+"""What GitHub makes a mention or a reference to an issue of, escaped or not: it looks at the text as shown."""
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\s]+")
 
 _DTYPES = {Dtype.BF16: "bf16", Dtype.FP16: "fp16", Dtype.FP32: "fp32"}
@@ -23,9 +26,13 @@ _METHODS = {
 }
 
 LEGEND = (
-    ("✅", "some candidate is FASTER on a deciding model's calls, weighted by how often each shape is called"),
-    ("❌", "all deciding models are measured and no candidate is FASTER"),
-    ("⏳", "in progress: claimed, or measured and still open; the note says what would settle it"),
+    (
+        "✅",
+        "µbench: some candidate is FASTER on a deciding model's step; E2E: it wins ≥ 1 % of a measured request and "
+        "slows no tested model",
+    ),
+    ("❌", "every deciding model is measured and no candidate is FASTER (µbench) or can win (E2E)"),
+    ("⏳", "in progress: claimed, or measured and open; the note says what is missing"),
     ("🙋", "unclaimed"),
     ("—", "no candidate"),
 )
@@ -40,13 +47,32 @@ OUTCOMES = (
 
 
 def plain(text: str) -> str:
-    """Text as Markdown shows it literally, on one line: markup escaped, control characters and newlines as a space."""
-    return _MARKUP.sub(r"\\\1", _UNPRINTABLE.sub(" ", text).strip())
+    """Text as Markdown shows it literally, on one line: markup escaped, control characters and newlines as a space.
+
+    A mention and the number of an issue are parted by a space of no width, so that nobody is called and nothing linked.
+    """
+    return _literal(_flat(text))
+
+
+def _flat(text: str) -> str:
+    return _UNPRINTABLE.sub(" ", text).strip()
+
+
+def _literal(flat: str) -> str:
+    return _CALLS.sub(r"\g<0>&#8203;", _MARKUP.sub(r"\\\1", flat))
+
+
+def spans(text: str) -> str:
+    """Text of which only code between backticks is meant as Markdown; the rest is shown literally."""
+    parts = _flat(text).split("`")
+    if len(parts) % 2 == 0:
+        return plain(text)
+    return "".join(code(part) if index % 2 else _literal(part) for index, part in enumerate(parts))
 
 
 def code(text: str) -> str:
     """Text as a code span that may stand in a table cell."""
-    flat = _UNPRINTABLE.sub(" ", text).strip().replace("`", "'").replace("\\", "/")
+    flat = _flat(text).replace("`", "'").replace("\\", "/")
     return f"`{flat}`".replace("|", "\\|") if flat else ""
 
 
@@ -139,14 +165,27 @@ def mode(method: Method, cache: Cache) -> str:
     return f"{cache} L2, {_METHODS[method]}"
 
 
-def evidence_target(evidence: Evidence, base: str = "") -> str:
-    """Where the line of evidence lies, seen from `reports/` or from a URL that stands for it."""
-    return f"{base}../results/{evidence.file}#L{evidence.line}"
+@dataclass(frozen=True)
+class Links:
+    """Where evidence and pages lie: seen from `reports/`, or below the URL of the project's root at some commit."""
+
+    base_url: str = ""
+
+    def results(self, file: str, line: int | None = None) -> str:
+        """A file of `results/`, or one line of it."""
+        return f"{self.base_url or '..'}/results/{file}" + (f"#L{line}" if line is not None else "")
+
+    def report(self, name: str) -> str:
+        """A file of `reports/`."""
+        return f"{self.base_url}/reports/{name}" if self.base_url else name
 
 
-def evidence_link(evidence: Evidence, base: str = "") -> str:
+HERE = Links()
+
+
+def evidence_link(evidence: Evidence, links: Links = HERE) -> str:
     """A link to the line, named by the beginning of its checksum: an altered sample changes it."""
-    return link(f"`{evidence.sha256[:12]}`", evidence_target(evidence, base))
+    return link(f"`{evidence.sha256[:12]}`", links.results(evidence.file, evidence.line))
 
 
 def listed(values: Iterable[str]) -> str:

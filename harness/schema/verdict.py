@@ -239,6 +239,9 @@ class Cell(Record):
     """Where the owner shows it."""
     stale: bool = False
     notes: tuple[str, ...] = ()
+    """What the evidence says and what it lacks."""
+    remark: str = ""
+    """What the owner says, signed."""
 
 
 class Trackers(Record):
@@ -268,7 +271,20 @@ class RowVerdict(Record):
     """End-to-end verdicts, one per component and card; those of a CPU never decide."""
     deciding_models: tuple[str, ...] = ()
     by_device: dict[str, Trackers] = Field(default_factory=dict)
-    """By device key of a GPU: the cells that its evidence alone gives."""
+    """By device key of every GPU there is evidence of: the cells that its evidence alone gives."""
+
+    def on(self, device: str) -> "RowVerdict":
+        """The row as the evidence of that kind of GPU alone gives it."""
+        found = self.by_device[device]
+        return self.model_copy(
+            update={
+                "microbench": found.microbench,
+                "e2e": found.e2e,
+                "pr": found.pr,
+                "cards": tuple(card for card in self.cards if card.device.key == device),
+                "cells": tuple(cell for cell in self.cells if cell.device.key == device),
+            }
+        )
 
 
 class Verdicts(Record):
@@ -277,3 +293,12 @@ class Verdicts(Record):
     rows: tuple[RowVerdict, ...]
     set_aside: tuple[str, ...]
     """Evidence that no manifest asks for any more, one sentence each."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Keys of the GPUs there is evidence of."""
+        return tuple(dict.fromkeys(key for row in self.rows for key in row.by_device))
+
+    def on(self, device: str) -> "Verdicts":
+        """What the evidence of that kind of GPU alone gives."""
+        return Verdicts(rows=tuple(row.on(device) for row in self.rows), set_aside=())

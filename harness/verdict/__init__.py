@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from harness.errors import UserError
 from harness.schema.claims import Claims, check_rows
 from harness.schema.manifest import Manifest
-from harness.schema.verdict import CardVerdict, Verdicts
+from harness.schema.verdict import Verdicts
 from harness.schema.workload import Workload
 from harness.store import Line, StoredProcess
 from harness.verdict.e2e import judge_cells
@@ -54,14 +54,16 @@ def decide(
         (remembered.why_not, remembered.judge_card(judge_card)) if remembered else (unjudgeable, judge_card)
     )
     cells = judge_cells([one for one in processes if one.record.op in manifests], workloads or {}, now)
+    cards = {
+        op: [judge(manifest, chosen) for chosen in choose(asked[op], manifest, now, why_not).values()]
+        for op, manifest in manifests.items()
+    }
+    devices = [*(card.device for of_op in cards.values() for card in of_op), *(cell.device for cell in cells)]
+    gpus = sorted({device.key for device in devices if device.type == "cuda"})
     rows = []
     for op, manifest in manifests.items():
-        by_type: dict[str, list[CardVerdict]] = {"cuda": [], "cpu": []}
-        for chosen in choose(asked[op], manifest, now, why_not).values():
-            card = judge(manifest, chosen)
-            by_type[card.device.type].append(card)
-        of_op = [cell for cell in cells if cell.op == op]
-        rows.append(judge_row(manifest, claims, by_type["cuda"], by_type["cpu"], of_op))
+        on_gpu, on_cpu = ([card for card in cards[op] if card.device.type == kind] for kind in ("cuda", "cpu"))
+        rows.append(judge_row(manifest, claims, on_gpu, on_cpu, [cell for cell in cells if cell.op == op], gpus))
     return Verdicts(
         rows=tuple(rows),
         set_aside=tuple(f"{what} ({count})" for what, count in sorted(set_aside.items())),

@@ -9,9 +9,12 @@ def claimed(claim: Claim | None) -> Cell:
     """Unclaimed, or in progress with its owner."""
     if claim is None:
         return Cell(symbol=Tracker.UNCLAIMED)
-    return Cell(symbol=Tracker.IN_PROGRESS, owner=claim.owner, link=claim.link, notes=claim_note(claim))
+    return signed(Cell(symbol=Tracker.IN_PROGRESS), claim)
 
 
-def claim_note(claim: Claim | None) -> tuple[str, ...]:
-    """What the owner says, signed."""
-    return (f"{claim.owner}: {claim.note}",) if claim is not None and claim.note else ()
+def signed(cell: Cell, claim: Claim | None) -> Cell:
+    """The cell with its owner, the owner's link and what the owner says."""
+    if claim is None:
+        return cell
+    remark = f"{claim.owner}: {claim.note}" if claim.note else ""
+    return cell.model_copy(update={"owner": claim.owner, "link": claim.link, "remark": remark})

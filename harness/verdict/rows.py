@@ -64,12 +64,15 @@ def judge_row(
     cards: Sequence[CardVerdict],
     rehearsals: Sequence[CardVerdict],
     cells: Sequence[CellVerdict],
+    gpus: Iterable[str],
 ) -> RowVerdict:
-    """The row. Raises UserError for a claim that says `done` where the evidence does not."""
+    """The row, and what it would be on each kind of GPU (device keys) alone.
+
+    Raises UserError for a claim that says `done` where the evidence does not.
+    """
     ordered = sorted(cards, key=preference)
     found = trackers(manifest, claims, ordered, cells)
     refuse_unfounded(manifest.op, claims, found)
-    gpus = [*(card.device for card in ordered), *(cell.device for cell in cells if cell.device.type == "cuda")]
     return RowVerdict(
         op=manifest.op,
         title=manifest.row.title,
@@ -90,7 +93,7 @@ def judge_row(
                 [card for card in ordered if card.device.key == key],
                 [one for one in cells if one.device.key == key],
             )
-            for key in dict.fromkeys(gpu.key for gpu in gpus)
+            for key in gpus
         },
     )
 

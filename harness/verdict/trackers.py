@@ -8,7 +8,7 @@ from harness.schema.e2e_verdict import CellVerdict
 from harness.schema.manifest import Manifest
 from harness.schema.verdict import CardVerdict, Cell, Trackers
 from harness.schema.vocabulary import Tracker
-from harness.verdict.claimed import claim_note, claimed
+from harness.verdict.claimed import claimed, signed
 from harness.verdict.e2e_rows import e2e_cell
 
 _DECIDED = (Tracker.POSITIVE, Tracker.NEGATIVE)
@@ -71,14 +71,13 @@ def _microbench_cell(op: str, claims: Claims, cards: Sequence[CardVerdict]) -> C
         stale = sorted(
             {reason for comparison in first.comparisons if comparison.context is None for reason in comparison.stale}
         )
-        return Cell(
+        cell = Cell(
             symbol=first.tracker,
             extent=first.extent,
-            owner=claim.owner if claim else None,
-            link=claim.link if claim else None,
             stale=bool(stale),
-            notes=(*first.notes, *others, *(f"stale: {reason}" for reason in stale), *claim_note(claim)),
+            notes=(*first.notes, *others, *(f"stale: {reason}" for reason in stale)),
         )
+        return signed(cell, claim)
     return claimed(claim)
 
 
@@ -87,4 +86,4 @@ def _pr_cell(op: str, claims: Claims, e2e: Tracker) -> Cell:
     claim = claims.claim(op, TrackerName.PR)
     if claim is None or claim.state is not ClaimState.DONE or e2e not in _DECIDED:
         return claimed(claim)
-    return Cell(symbol=e2e, owner=claim.owner, link=claim.link, notes=claim_note(claim))
+    return signed(Cell(symbol=e2e), claim)

@@ -163,13 +163,6 @@ def test_notes_of_the_gate_are_printed_once_for_all_cases() -> None:
     assert "- `inhouse.k`: raises on: empty (2 measurements)" in made
 
 
-def test_the_cell_says_on_how_much_it_rests() -> None:
-    models = manifest(case(), case("b", model="wan"), case("c", model="flux"), deciding=("hunyuan-vae", "wan", "flux"))
-    runs = [measurement({"inhouse.k": Arm(1.5)}), measurement({"inhouse.k": Arm(1.0)}, of=models.cases[1])]
-    made = matrix.matrix_markdown(decided(*runs, of=models))
-    assert "✅ faster on 1 of 3 deciding steps, 2 measured [report]" in made
-
-
 def test_what_a_context_does_to_a_gain() -> None:
     arm = ArmVerdict(
         id="k",
@@ -209,44 +202,6 @@ def test_dims_from_memory_are_said_to_be_left_out() -> None:
         measurement({"inhouse.k": Arm(1.5)}, of=case("recalled", confidence=Confidence.MEMORY)),
     ]
     assert "Left out, since their dims are from memory: recalled." in page_of(*runs)
-
-
-def test_the_matrix_is_the_rfcs_table_with_a_link_for_every_decided_cell() -> None:
-    made = (ROOT / "reports" / "matrix.md").read_text(encoding="utf-8").splitlines()
-    assert made[2] == "| Type | Op | Triton ref | Existing CUDA ref | µbench | E2E | PR |"
-    evidence = "../results/made-up-gpu-132sm-141gib-driver570/groupnorm_silu.jsonl"
-    assert made[4] == (
-        "| Fused | [GroupNorm + SiLU](groupnorm_silu.md) | upstream `group_norm_silu` | — | "
-        "✅ faster on 1 of 1 deciding steps, 1 measured "
-        f"[report](groupnorm_silu.md) · [evidence]({evidence}) (1) (2) | ⏳ @ada (3) | 🙋 |"
-    )
-    assert (ROOT / "reports" / evidence).is_file()
-    assert any(line.startswith("Scope: Made-up GPU (132 SM, 141 GiB, L2 60.0 MiB); driver 570.86.15") for line in made)
-    assert any(line.startswith("2. inhouse.gn loses in context conv of small: 0.900×") for line in made)
-
-
-def test_links_can_be_made_absolute_for_an_issue() -> None:
-    verdicts = decided(measurement({"inhouse.k": Arm(1.5)}))
-    made = matrix.matrix_markdown(verdicts, "https://example.com/reports/")
-    assert "(https://example.com/reports/groupnorm_silu.md)" in made
-    assert f"(https://example.com/reports/../results/{H200.key}/groupnorm_silu.jsonl)" in made
-
-
-def test_equal_notes_share_a_number_and_open_rows_have_no_evidence_link() -> None:
-    notes = matrix.Notes()
-    assert notes.mark(["a", "b"]) == "(1) (2)"
-    assert notes.mark(["b", "c"]) == "(2) (3)"
-    assert str(notes) == "1. a\n2. b\n3. c"
-    made = matrix.matrix_markdown(
-        decided(measurement({"inhouse.k": Arm(1.5)}, status=RunStatus.THROTTLED, reason="hot"))
-    )
-    assert "| ⏳ (1) | 🙋 | 🙋 |" in made
-    assert "THROTTLED: hot" in made
-
-
-def test_evidence_nobody_asks_for_is_listed_under_the_matrix() -> None:
-    made = matrix.matrix_markdown(decided(measurement({"inhouse.k": Arm(1.5)}, of=case("gone"))))
-    assert f"- {H200.key}/groupnorm_silu.jsonl: groupnorm_silu gone (1)" in made
 
 
 def test_a_rehearsal_has_its_own_report_and_never_enters_the_matrix() -> None:

@@ -1,49 +1,17 @@
 """What a report prints is what was meant, whatever the text holds, and no figure loses 0.1 %."""
 
-import re
 import unicodedata
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from markdown_it import MarkdownIt
-from markdown_it.token import Token
 
 from harness.report import text
 from harness.schema.case import Dtype, Layout
 from harness.schema.figures import Evidence, Span
 from harness.schema.vocabulary import Cache, Kind, Method
 from tests.builders import case
-
-GITHUB = MarkdownIt("commonmark").enable("table")
-NASTY = st.text(alphabet=st.sampled_from(list("ab_*`|\\<>[]()!&;#~$^:/\n\r\t\u2028µ× -+.1")), max_size=30)
-ANY_TEXT = st.one_of(NASTY, st.text(max_size=30))
-
-
-def shown(token: Token) -> str:
-    """The text a reader sees of inline content; anything but text and code is an intruder."""
-    parts = []
-    for child in token.children or []:
-        assert child.type in ("text", "code_inline", "text_special"), child
-        parts.append(child.content)
-    return "".join(parts)
-
-
-def cells(markdown: str) -> list[list[str]]:
-    """Rows of the one table that the Markdown must be."""
-    tokens = GITHUB.parse(markdown)
-    assert [t.type for t in tokens if t.level == 0] == ["table_open", "table_close"]
-    rows: list[list[str]] = []
-    for token in tokens:
-        if token.type == "tr_open":
-            rows.append([])
-        elif token.type == "inline":
-            rows[-1].append(shown(token))
-    return rows
-
-
-def flat(value: str) -> str:
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\s]+", " ", value).strip()
+from tests.report.rendered import ANY_TEXT, GITHUB, cells, flat, shown
 
 
 @pytest.mark.defence("report_escaping")
@@ -58,6 +26,39 @@ def test_any_text_is_one_code_span(value: str) -> None:
     made = text.table(("a", "b"), [(text.code(value), "x"), ("end", "x")])
     expected = flat(value).replace("`", "'").replace("\\", "/")
     assert [row[0].strip() for row in cells(made)] == ["a", expected.strip(), "end"]
+
+
+@given(ANY_TEXT)
+def test_text_with_code_between_backticks_is_one_cell(value: str) -> None:
+    """Nothing but code spans is read as markup."""
+    rows = cells(text.table(("a", "b"), [(text.spans(value), "x"), ("end", "x")]))
+    assert [row[1] for row in rows] == ["b", "x", "x"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "kept"),
+    [
+        ("sglang `rms_norm_fn`, `a|b`", "sglang `rms_norm_fn`, `a\\|b`"),
+        ("<b>x</b> `k`", "\\<b\\>x\\</b\\> `k`"),
+        ("half `open", "half \\`open"),
+    ],
+)
+def test_references_keep_their_code(raw: str, kept: str) -> None:
+    assert text.spans(raw) == kept
+
+
+@pytest.mark.parametrize(
+    ("raw", "printed"),
+    [
+        ("@ada and (@ada)", "@&#8203;ada and (@&#8203;ada)"),
+        ("_@ada", "\\_@&#8203;ada"),
+        ("ada@example.com 5 @ 6", "ada@example.com 5 @ 6"),
+        ("sglang #22814, o/r#7, GH-9, C# 3", "sglang #&#8203;22814, o/r#&#8203;7, GH-&#8203;9, C# 3"),
+    ],
+)
+def test_nobody_is_called_and_no_issue_is_linked(raw: str, printed: str) -> None:
+    """An escape would not help: GitHub looks for these in the text as shown."""
+    assert text.plain(raw) == printed
 
 
 @given(ANY_TEXT)
@@ -111,7 +112,10 @@ def test_shapes_name_their_dims_in_order() -> None:
 def test_evidence_links_to_its_line_and_can_be_made_absolute() -> None:
     evidence = Evidence(file="gpu/op.jsonl", line=7, sha256="abcdef0123456789")
     assert text.evidence_link(evidence) == "[`abcdef012345`](../results/gpu/op.jsonl#L7)"
-    assert "https://x/reports/../results/gpu/op.jsonl#L7" in text.evidence_link(evidence, "https://x/reports/")
+    made = text.evidence_link(evidence, text.Links("https://x/blob/main"))
+    assert made == "[`abcdef012345`](https://x/blob/main/results/gpu/op.jsonl#L7)"
+    assert text.Links().report("op.md") == "op.md"
+    assert text.Links("https://x").report("op.md") == "https://x/reports/op.md"
 
 
 def test_every_symbol_and_outcome_is_explained() -> None:
