@@ -33,7 +33,7 @@ from harness.store import MadeWith, Summary, decode_line, summary_of
 FOLDER = "index"
 """Below the work folder."""
 FORMAT = 1
-_RACY_NS = 2_000_000_000
+RACY_NS = 2_000_000_000
 """A file changed so shortly before it was read may change again within one tick of its clock."""
 _CHUNK = 256
 """Lines that one thread takes at a time."""
@@ -187,7 +187,7 @@ def _file(path: Path, name: str, folder: Path, on_file: Callable[[str], None]) -
         hashed = pool.map(lambda chunk: [_sha256(content, *one) for one in chunk], chunks)
         for (start, length), sha256 in zip(chain(*chunks), chain.from_iterable(hashed), strict=True):
             reader.add(start, length, sha256)
-    young = time.time_ns() - stamp[1] < _RACY_NS
+    young = time.time_ns() - stamp[1] < RACY_NS
     known.stamp = None if young or _stamp(path) != stamp else stamp
     keep_if_possible(kept, msgspec.msgpack.encode(known))
     return known

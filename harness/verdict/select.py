@@ -64,8 +64,13 @@ def present(root: Path, manifests: Mapping[str, Manifest]) -> Present:
             op: op_sha256(root, op, manifest.tolerance.model_dump(mode="json")) for op, manifest in manifests.items()
         },
         wiring_sha256={op: wiring_sha256(root, op) for op in manifests},
-        pins=pins(root / PINS_FILE) | {package.name: package.version for package in PACKAGES},
+        pins=pinned(root),
     )
+
+
+def pinned(root: Path) -> dict[str, str]:
+    """Package to the version that GPU evidence is made with."""
+    return pins(root / PINS_FILE) | {package.name: package.version for package in PACKAGES}
 
 
 def wanted(of: Summary, manifest: Manifest) -> bool:

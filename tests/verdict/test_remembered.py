@@ -12,8 +12,8 @@ from harness.paths import WORK_FOLDER
 from harness.report import recall, recompute, render
 from harness.schema.manifest import Manifest
 from harness.schema.verdict import CardVerdict
-from harness.verdict import rows
-from harness.verdict.select import Chosen, Slot
+from harness.verdict import remembered, rows
+from harness.verdict.select import Chosen, Present, Slot, present
 from tests.report.golden import ROOT
 from tests.report.test_verify import EVIDENCE, alter
 
@@ -78,3 +78,26 @@ def test_damage_to_what_is_remembered_is_survived(root: Path) -> None:
         if file.is_file():
             file.write_bytes(file.read_bytes()[:-3])
     assert recall(root) == expected
+
+
+def test_sources_are_hashed_again_when_a_file_has_changed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[Path] = []
+
+    def counting(root: Path, manifests: Mapping[str, Manifest]) -> Present:
+        hashed.append(root)
+        return present(root, manifests)
+
+    monkeypatch.setattr(remembered, "present", counting)
+    monkeypatch.setattr(remembered, "RACY_NS", -1)
+    recall(root)
+    recall(root)
+    assert len(hashed) == 1
+    _source(root)
+    assert recall(root) == recompute(root)
+    assert len(hashed) == 2
+    (root / "candidates/groupnorm_silu/kernel.py").write_text("")
+    assert recall(root) == recompute(root)
+    assert len(hashed) == 3
+    _pin(root)
+    assert recall(root) == recompute(root)
+    assert len(hashed) == 3, "pins are read every time"
