@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,12 +33,12 @@ def matrix(
     ] = False,
 ) -> None:
     """Print the RFC's tracking matrix, ready to paste; or check one that was edited by hand."""
-    from harness.report import recompute
+    from harness.report import recall
     from harness.report.matrix import matrix_markdown
 
     if file is not None and not check:
         raise UserError(f"{file}: a file is only checked; write `harness matrix --check {file}`.")
-    verdicts = recompute(project_root())
+    verdicts = recall(project_root(), lambda file: print(f"reading results/{file}", file=sys.stderr))
     _require_device(verdicts, device)
     if check:
         _check(verdicts, file, device)

@@ -12,7 +12,7 @@ from typing import Any
 from harness.errors import UserError
 from harness.paths import WORK_FOLDER
 from harness.report import e2e, page, rehearsal
-from harness.report.matrix import matrix_markdown
+from harness.report.matrix import file_name, matrix_markdown
 from harness.schema.claims import Claims, load_claims
 from harness.schema.manifest import load_manifest, load_manifests
 from harness.schema.verdict import Verdicts
@@ -93,6 +93,7 @@ def render(verdicts: Verdicts) -> dict[str, str]:
     pages = {f"{row.op}.md": page.render(row) for row in verdicts.rows if row.cards}
     return {
         "matrix.md": matrix_markdown(verdicts),
+        **{file_name(device): matrix_markdown(verdicts, device=device) for device in verdicts.devices},
         "rehearsal.md": rehearsal.render(verdicts),
         "verdicts.json": to_json(verdicts),
         **({"e2e.md": e2e.render(verdicts)} if any(row.cells for row in verdicts.rows) else {}),
@@ -130,12 +131,14 @@ def _replace(file: Path, content: bytes) -> None:
 def verify(root: Path) -> list[str]:
     """How `reports/` differs from what `results/` say, a sentence each; empty when every byte is the same."""
     verdicts = recompute(root)
+    expected = render(verdicts)
+    pages = [f"{row.op}.md" for row in verdicts.rows] + [file.name for file in root.glob("reports/matrix-*.md")]
     differences = [
-        f"reports/{row.op}.md has no evidence under results/; remove it."
-        for row in verdicts.rows
-        if not row.cards and (root / "reports" / f"{row.op}.md").exists()
+        f"reports/{name} has no evidence under results/; remove it."
+        for name in sorted(pages)
+        if name not in expected and (root / "reports" / name).exists()
     ]
-    for name, content in render(verdicts).items():
+    for name, content in expected.items():
         file = root / "reports" / name
         if not file.exists():
             differences.append(f"reports/{name} is missing; run `harness decide`.")
