@@ -29,6 +29,8 @@ class Package:
     """Taken from the source archive, of which there is no wheel; `keep` is relative to the folder in it."""
     environment: dict[str, str] = field(default_factory=dict)
     """For pip, which runs a source archive's set-up for its metadata."""
+    distribution: str = ""
+    """What pip calls it, where `name` is taken by another version of it."""
 
     @property
     def folder(self) -> str:
@@ -38,7 +40,7 @@ class Package:
     @property
     def requirement(self) -> str:
         """As pip wants it."""
-        return f"{self.name}=={self.version}"
+        return f"{self.distribution or self.name}=={self.version}"
 
     def keeps(self, member: str) -> bool:
         """Whether a member of the wheel is unpacked."""
@@ -78,6 +80,19 @@ FLASHINFER = Package(
         ),
     },
     note="CUDA sources, compiled on first use",
+)
+FLASHINFER_IPC = Package(
+    name="flashinfer-ipc",
+    distribution="flashinfer-python",
+    version="0.6.8.post1",
+    python="3.12",
+    keep=("*",),
+    sha256={
+        "flashinfer_python-0.6.8.post1-py3-none-any.whl": (
+            "818f9b8cc2fe66c42a1f6264be4841ac8821ada703685a02cfccb2b5124a710b"
+        ),
+    },
+    note="the last whose fused all-reduce maps its peers by CUDA IPC alone; compiled on first use",
 )
 VLLM = Package(
     name="vllm",
@@ -136,5 +151,5 @@ FLASH_ATTN = Package(
     environment={"FLASH_ATTENTION_SKIP_CUDA_BUILD": "TRUE"},
 )
 
-PACKAGES: tuple[Package, ...] = (SGLANG, VLLM_OMNI, FLASH_ATTN, FLASHINFER, LIGER, VLLM, SGL_KERNEL)
+PACKAGES: tuple[Package, ...] = (SGLANG, VLLM_OMNI, FLASH_ATTN, FLASHINFER_IPC, FLASHINFER, LIGER, VLLM, SGL_KERNEL)
 """Smallest download first."""

@@ -14,7 +14,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-_TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32"}
+_TYPES = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32", torch.int64: "*i64"}
 _CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
 
@@ -27,13 +27,14 @@ def _compile(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     signature, constants, attributes = {}, {}, {}
     for i, (name, parameter) in enumerate(zip(function.arg_names, function.params, strict=True)):
         value = bound[name]
-        if parameter.is_constexpr or (isinstance(value, int) and value == 1):
+        specialised = not parameter.do_not_specialize
+        if parameter.is_constexpr or (specialised and isinstance(value, int) and value == 1):
             signature[name], constants[name] = "constexpr", value
         elif isinstance(value, torch.Tensor):
             signature[name], attributes[(i,)] = _TYPES[value.dtype], [["tt.divisibility", 16]]
         elif isinstance(value, int):
             signature[name] = "i32" if abs(value) < 2**31 else "i64"
-            if value % 16 == 0:
+            if specialised and value % 16 == 0:
                 attributes[(i,)] = [["tt.divisibility", 16]]
         else:
             signature[name] = "fp32"
@@ -41,10 +42,11 @@ def _compile(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 
-def print_facts(launches: dict[str, Callable[[], object]], waits: bool = False) -> None:
+def print_facts(launches: dict[str, Callable[[], object]], waits: bool = False, meets: bool = False) -> None:
     """Each launch's kernels: local memory in bytes per thread, widest global load in bits, as JSON.
 
-    `waits` adds whether nothing is loaded before the wait for the launch before (programmatic dependent launch).
+    `waits` adds whether nothing is loaded before the wait for the launch before (programmatic dependent launch);
+    `meets` the registers of a thread, and how often it releases to and acquires from the whole system.
     """
     captured: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
 
@@ -74,4 +76,12 @@ def print_facts(launches: dict[str, Callable[[], object]], waits: bool = False) 
             }
             if waits:
                 facts[f"{function.__name__} {label}"]["waits_first"] = 0 < code.find("ACQBULK") < code.find("LDG.")
+            if meets:
+                registers = re.search(r"REG:(\d+)", usage)
+                assert registers
+                facts[f"{function.__name__} {label}"] |= {
+                    "registers": int(registers[1]),
+                    "releases": len(re.findall(r"\.sys\.release", kernel.asm["ptx"])),
+                    "acquires": len(re.findall(r"\.sys\.acquire", kernel.asm["ptx"])),
+                }
     print(json.dumps(facts))
