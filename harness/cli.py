@@ -18,6 +18,7 @@ from rich.markup import escape
 
 from harness import posting
 from harness.choices import DeviceChoice, device_type_of
+from harness.e2e.verb import e2e
 from harness.errors import ExitCode, UserError
 from harness.inventory.command import inventory
 from harness.nightly.command import nightly
@@ -103,6 +104,7 @@ def bench(
     ops: Annotated[list[str], typer.Argument(help="ops to measure")],
     case: Annotated[list[str] | None, typer.Option(help="only cases whose id matches this glob")] = None,
     context: Annotated[str | None, typer.Option(help="only this context")] = None,
+    ranks: Annotated[int | None, typer.Option(help="only cases of so many ranks (devices)", min=1)] = None,
     device: Annotated[DeviceChoice, typer.Option(help="auto: cuda where there is one")] = DeviceChoice.AUTO,
     fresh: Annotated[bool, typer.Option("--fresh", help="measure again what results/ already holds")] = False,
     seconds: Annotated[
@@ -128,14 +130,14 @@ def bench(
     if problems := [*(line for op in manifests for line in found.of(op).manifest), *found.problems]:
         raise UserError("\n".join(problems))
     device_type = device_type_of(device, found.device_type)
-    selection = microbench.Selection(tuple(case or ()), context)
+    selection = microbench.Selection(tuple(case or ()), context, ranks)
     selected = [microbench.tasks_of(manifest, device_type, selection) for manifest in manifests.values()]
     if not any(selected):
-        err.print("nothing selected: --case and --context together match no case", highlight=False)
+        err.print("nothing selected: --case, --context and --ranks together match no case", highlight=False)
         raise typer.Exit(ExitCode.NOTHING_SELECTED)
     microbench.require_writable(root)
     failures: list[str] = []
-    ran = False
+    ran = runnable = False
     try:
         for op, manifest in manifests.items():
             with LiveProgress(err, op) as progress:
@@ -156,6 +158,7 @@ def bench(
                     on_planned=progress.planned,
                 )
             ran = True
+            runnable |= outcome.runnable
             failures += outcome.failures
             _print_problems(outcome.problems)
     except KeyboardInterrupt:
@@ -170,6 +173,8 @@ def bench(
         err.print(f"[red]failed[/] {escape(failure)}", highlight=False)
     if failures:
         raise typer.Exit(ExitCode.SOME_FAILED)
+    if not runnable:
+        raise typer.Exit(ExitCode.UNFIT)
 
 
 def _decide_and_print(root: Path, ops: tuple[str, ...], device_type: Literal["cuda", "cpu"]) -> list[str]:
@@ -188,57 +193,7 @@ def _print_problems(problems: Iterable[str]) -> None:
         err.print(f"[yellow]problem[/] {escape(problem)}", highlight=False, soft_wrap=True)
 
 
-@app.command()
-def e2e(
-    ops: Annotated[list[str], typer.Argument(help="ops to measure in real models")],
-    model: Annotated[
-        list[str] | None, typer.Option(help="only workloads, or workload/component, that match this glob")
-    ] = None,
-    device: Annotated[DeviceChoice, typer.Option(help="auto: cuda where there is one")] = DeviceChoice.AUTO,
-    budget: Annotated[float, typer.Option(help="seconds a cell may take", min=10, max=36_000)] = 300.0,
-    fresh: Annotated[bool, typer.Option("--fresh", help="start the sequences over")] = False,
-    arm: Annotated[
-        list[str] | None, typer.Option(help="candidate id, instead of the leader of each kind by the µbench")
-    ] = None,
-    checkpoint: Annotated[str | None, typer.Option(help="folder with real weights; random ones without it")] = None,
-    slowdown: Annotated[
-        float, typer.Option(help="percent; adds a baseline slowed by so much, which the rule must find", min=0, max=50)
-    ] = 0.0,
-    candidates: Annotated[list[str] | None, typer.Option(help="module or .py file with more candidates")] = None,
-) -> None:
-    """Wire candidates into real models, append to results/, refresh reports/. Resumes where the last run stopped."""
-    from harness.e2e.command import Request, run
-    from harness.e2e.protocol import CellSettings
-    from harness.survey import survey
-
-    root, extra = project_root(), tuple(candidates or ())
-    for op in ops:
-        _manifest(op)
-    found = survey(root, tuple(ops), extra)
-    if problems := [*(line for op in ops for line in found.of(op).manifest), *found.problems]:
-        raise UserError("\n".join(problems))
-    request = Request(
-        ops=tuple(ops),
-        models=tuple(model or ()),
-        device_type=device_type_of(device, found.device_type),
-        settings=CellSettings(budget_s=budget, slowdown_pct=slowdown),
-        fresh=fresh,
-        arms=tuple(arm or ()),
-        checkpoint=checkpoint,
-        extra=extra,
-        broken=found.broken,
-    )
-    try:
-        failures = run(request, root, out, err)
-    except KeyboardInterrupt:
-        err.print("interrupted: the processes that finished are in results/; the same command goes on from there")
-        raise typer.Exit(ExitCode.INTERRUPTED) from None
-    for failure in failures:
-        err.print(f"[red]failed[/] {escape(failure)}", highlight=False)
-    if failures:
-        raise typer.Exit(ExitCode.SOME_FAILED)
-
-
+app.command()(e2e)
 app.command()(nightly)
 app.command()(inventory)
 
@@ -290,7 +245,7 @@ def main() -> None:
 _SAID = {
     ExitCode.BAD_INPUT: "bad input",
     ExitCode.NOTHING_SELECTED: "nothing selected",
-    ExitCode.SOME_FAILED: "done, but some of it failed",
+    ExitCode.SOME_FAILED: "done, but some of it failed or was left",
     ExitCode.UNFIT: "this machine cannot measure now",
     ExitCode.INTERRUPTED: "interrupted",
 }

@@ -18,11 +18,6 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         ("harness.nightly.due", "if (task.case.content, task.context) not in tonight:", "if True:"),
     ),
     "nightly_fit": (("harness.nightly.plan", "if whole_s <= left_s:", "if True:"),),
-    # -- the nightly run
-    "nightly_resume": (
-        ("harness.nightly.due", "if (task.case.content, task.context) not in tonight:", "if True:"),
-    ),
-    "nightly_fit": (("harness.nightly.plan", "if whole_s <= left_s:", "if True:"),),
     # -- what is remembered of the store
     "index_notices_a_change": (("harness.line_index", "known.stamp == stamp:", "known.stamp is not None:"),),
     "index_checksums": (("harness.line_index", "and sha256 == framed[1]:", "and sha256:"),),
@@ -116,6 +111,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "e2e_best_of_many": (("harness.verdict.e2e_rows", "_led_among(cell) * composition", "composition"),),
     "e2e_drift": (("harness.e2e.runner", "if record.upstream.get(name) != pinned", "if False"),),
     "e2e_aa": (("harness.verdict.e2e_arms", "        if not gate.passed:\n", "        if False:\n"),),
+    "e2e_late": (("harness.e2e.runner", "if needs_s <= here_s:", "if True:"),),
     "e2e_positive": (("harness.verdict.e2e", "positive.verdict is Verdict.NO_WIN", "False"),),
     "e2e_ceiling": (("harness.verdict.e2e_arms", "hardest.gain_pct.lower > ceiling.upper", "False"),),
     "e2e_regression": (("harness.verdict.e2e_rows", "any(one.regression for one in figures)", "False"),),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Literal
 
 from rich.console import Console
@@ -12,13 +14,15 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness import catalog
-from harness.e2e.protocol import CellSettings
+from harness.e2e.eta import Ahead, took_s
+from harness.e2e.order import Entry
+from harness.e2e.progress import CellProgress
+from harness.e2e.protocol import DEFAULT_BUDGET_S, CellSettings
 from harness.e2e.runner import CellRunner
-from harness.e2e.select import Cell, cells_of, leaders
+from harness.e2e.select import Cell, cells_of, leaders, matches
 from harness.errors import UserError
 from harness.microbench import WORK_FOLDER, require_writable
 from harness.op import Candidate
-from harness.progress import LiveProgress
 from harness.report import recompute_ops, refresh
 from harness.report.e2e import gain
 from harness.schema.manifest import Manifest, load_manifest
@@ -27,6 +31,9 @@ from harness.schema.verdict import Verdicts
 from harness.schema.vocabulary import ArmStatus
 from harness.schema.workload import load_workloads
 from harness.store import ProcessStore
+
+Plan = tuple[Cell, Manifest, tuple[str, ...]]
+"""A cell, its op's manifest, and the ids of the candidates that are wired in."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +50,56 @@ class Request:
     extra: tuple[str, ...]
     broken: Mapping[str, str]
     """What must not be imported, from `harness.survey`."""
+    order: tuple[Entry, ...] = ()
+    """Instead of all cells of the ops: these, first things first, but those that another card of the kind has
+    finished."""
+    minutes: float | None = None
+    """Nothing begins that would not end within so many minutes; None is no limit."""
+    lpips: str | None = None
 
 
-def run(request: Request, root: Path, out: Console, err: Console) -> list[str]:
-    """Measure every cell asked for; one sentence for each that could not be finished.
+@dataclass(frozen=True)
+class Ran:
+    """What came of a request, a sentence for each cell."""
+
+    failures: list[str]
+    """Could not be finished, or could not be decided."""
+    left: list[str]
+    """Not begun or not finished for lack of time."""
+
+
+def checked(root: Path, ops: tuple[str, ...], checkpoint: str | None, lpips: str | None) -> None:
+    """Raises UserError for an op without a manifest and for folders that are not there, before anything is run."""
+    known = sorted(path.stem for path in (root / "shapes").glob("*.yaml"))
+    for op in ops:
+        if op not in known:
+            raise UserError(
+                f"there is no manifest shapes/{op}.yaml; the ops with one are {', '.join(known) or 'none'}."
+            )
+    if checkpoint is not None and not Path(checkpoint).is_dir():
+        raise UserError(f"--checkpoint {checkpoint}: there is no such folder.")
+    if lpips is not None:
+        if checkpoint is None:
+            raise UserError("--lpips: on random weights it says nothing; give a --checkpoint as well.")
+        from harness.e2e.quality import lpips_from
+
+        lpips_from(lpips)
+
+
+def run(request: Request, root: Path, out: Console, err: Console) -> Ran:
+    """Measure every cell asked for.
 
     Raises UserError before anything runs for an op, a model or an arm there is not, UnfitError where nothing can be
     measured; Ctrl-C keeps what is stored.
     """
-    planned = [plan for op in request.ops for plan in _plans(op, request, root)]
+    until_s = monotonic() + 60 * request.minutes if request.minutes is not None else math.inf
+    plans = planned(request, root)
     require_writable(root)
-    failures: list[str] = []
+    ran = Ran([], [])
     try:
-        for number, (cell, manifest, candidates) in enumerate(planned, start=1):
+        for number, (cell, manifest, candidates) in enumerate(plans, start=1):
             with (
-                LiveProgress(err, f"[{number}/{len(planned)}] {cell.name}") as progress,
+                CellProgress(err, f"[{number}/{len(plans)}] {cell.name}") as progress,
                 CellRunner(
                     root,
                     root / WORK_FOLDER,
@@ -68,34 +110,67 @@ def run(request: Request, root: Path, out: Console, err: Console) -> list[str]:
                     extra=request.extra,
                     broken=request.broken,
                     checkpoint=request.checkpoint,
+                    lpips=request.lpips,
+                    until_s=until_s,
+                    any_card=bool(request.order),
                 ) as runner,
             ):
-                err.print(f"{cell.name}: {', '.join(candidates) or 'no candidate'}", highlight=False)
+                what = ", ".join(candidates) or "no candidate"
+                err.print(f"[{number}/{len(plans)}] {cell.name}: {what}", highlight=False, markup=False)
+
+                def on_record(record: ProcessRecord, ahead: Ahead, progress: CellProgress = progress) -> None:
+                    progress.processes(record.process + 1, ahead)
+                    err.print(f"  {line_of(record, ahead)}", highlight=False)
+
                 outcome = runner.run(
                     cell,
                     manifest.tolerance,
                     candidates,
                     fresh=request.fresh,
-                    on_record=lambda record: err.print(f"  {line_of(record)}", highlight=False),
+                    on_record=on_record,
                 )
                 if outcome.kept:
                     err.print(f"  {outcome.kept} processes were in results/ already (--fresh starts over)")
+                if outcome.left:
+                    ran.left.append(f"{cell.name}: {outcome.left}; `{_again(cell, request)}`")
                 if outcome.failure:
-                    failures.append(f"{cell.name}: {outcome.failure}")
+                    ran.failures.append(f"{cell.name}: {outcome.failure}")
     finally:
         # Also after Ctrl-C: what is stored is decided and printed.
         verdicts, problems = refresh(root, request.ops)
         out.print(outcome_table(verdicts, request.ops, request.device_type))
-    return [*failures, *problems]
+    ran.failures.extend(problems)
+    return ran
 
 
-def _plans(op: str, request: Request, root: Path) -> list[tuple[Cell, Manifest, tuple[str, ...]]]:
+def _again(cell: Cell, request: Request) -> str:
+    """The command that measures the cell alone."""
+    budget_s = request.settings.budget_s
+    budget = "" if budget_s == DEFAULT_BUDGET_S else f" --budget {budget_s:g}"
+    return f"harness e2e {cell.op} --model {cell.workload.workload}/{cell.component.id}{budget}"
+
+
+def planned(request: Request, root: Path) -> list[Plan]:
+    """The cells asked for, in the order they are measured. Raises UserError for one there is not."""
+    plans = {op: _plans(op, request, root) for op in request.ops}
+    if not request.order:
+        return [plan for of_op in plans.values() for plan in of_op]
+    return [
+        plan
+        for entry in request.order
+        for plan in plans[entry.op]
+        if matches(plan[0], entry.model) and (not request.models or any(matches(plan[0], m) for m in request.models))
+    ]
+
+
+def _plans(op: str, request: Request, root: Path) -> list[Plan]:
     manifest = load_manifest(root / "shapes" / f"{op}.yaml")
     entry = catalog.load(op, root, request.extra, broken=request.broken)
     workloads = load_workloads(root / "shapes" / "workloads")
     (row,) = recompute_ops(root, [op]).rows
     plans = []
-    for cell in cells_of(op, workloads, request.models):
+    models = [entry.model for entry in request.order if entry.op == op] or request.models
+    for cell in cells_of(op, workloads, models):
         chosen = request.arms or leaders(row, cell, entry.candidates, request.device_type)
         _require_known(op, chosen, entry.candidates)
         plans.append((cell, manifest, chosen))
@@ -109,12 +184,13 @@ def _require_known(op: str, chosen: tuple[str, ...], candidates: tuple[Candidate
             raise UserError(f"--arm {arm}: {op} has no such candidate; choose from {', '.join(known)}.")
 
 
-def line_of(record: ProcessRecord) -> str:
-    """One line for a finished process."""
+def line_of(record: ProcessRecord, ahead: Ahead) -> str:
+    """One line for a finished process, with what may follow."""
     broken = [f"{arm.id} {arm.status}" for arm in record.arms if arm.status not in (ArmStatus.OK, ArmStatus.REHEARSED)]
-    seconds = sum(record.phases_s.values())
+    seconds = took_s(record)
     said = f"process {record.process}: {record.pairs} pairs of {len(record.timed_arms)} arms ({seconds:.0f} s)"
-    return escape(said + (f"; {', '.join(broken)}" if broken else ""))
+    said += f"; {', '.join(broken)}" if broken else ""
+    return escape(said + (f"; at most {ahead.processes} more, {ahead.seconds / 60:.1f} min" if ahead.processes else ""))
 
 
 def outcome_table(verdicts: Verdicts, ops: tuple[str, ...], device_type: str) -> Table:

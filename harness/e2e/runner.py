@@ -7,6 +7,7 @@ own stopping. Compile caches are empty in processes 0, 2, 4, ... and kept from t
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from types import TracebackType
 from typing import Literal
 
 from harness.device_lock import DeviceLock, expected_uuid
+from harness.e2e.eta import Ahead, ahead, cell_s, later_pair_s, later_s, later_start_s
 from harness.e2e.protocol import CellDone, CellHello, CellJob, CellRefused, CellSettings, FromCell, from_cell
 from harness.e2e.select import Cell
 from harness.e2e.stopping import settled
@@ -26,18 +28,20 @@ from harness.measure.telemetry import Probe, probe_for
 from harness.processes import worker_environment
 from harness.protocol import Begin, BlockQuery, Blocks, TelemetryQuery
 from harness.schema.manifest import Tolerance
-from harness.schema.process import ModelRole, ProcessRecord
+from harness.schema.process import ModelArmRecord, ModelRole, ProcessRecord
 from harness.schema.vocabulary import ArmStatus, RunStatus
 from harness.schema.workload import merged
-from harness.stats.rule import Budget, RuleSettings, processes_in_budget
+from harness.stats.rule import P_WIN, Budget, processes_in_budget
 from harness.store import ProcessStore
 from harness.worker_line import Death, WorkerLine
 
 _START_LIMIT_S = 180.0
-FIRST_ONLY = (ModelRole.CEILING, ModelRole.OPAQUE)
-"""Roles that run in process 0 alone."""
 _MAX_DEATHS = 3
 """Deaths of one process before the cell is given up."""
+
+
+class _Late(str):
+    """Why what would be measured next does not begin: the time left is too short for it."""
 
 
 @dataclass
@@ -49,6 +53,8 @@ class Outcome:
     """Processes that were in the store already."""
     failure: str = ""
     """Why the sequence could not be finished; empty when it was."""
+    left: str = ""
+    """Why it was not begun or not finished in the time there was, though nothing failed."""
 
 
 class CellRunner:
@@ -66,6 +72,9 @@ class CellRunner:
         extra: tuple[str, ...] = (),
         broken: Mapping[str, str] | None = None,
         checkpoint: str | None = None,
+        lpips: str | None = None,
+        until_s: float = math.inf,
+        any_card: bool = False,
         probe: Callable[[str, str], Probe] = probe_for,
         environment: Mapping[str, str] | None = None,
     ) -> None:
@@ -77,6 +86,11 @@ class CellRunner:
         self.extra = extra
         self.broken = dict(broken or {})
         self.checkpoint = checkpoint
+        self.lpips = lpips
+        self.until_s = until_s
+        """`time.monotonic` at which the caller's time is over: no process begins that would not end by then."""
+        self.any_card = any_card
+        """Whether a sequence that another card of this kind has finished is as good."""
         self._logs = work_folder / "logs"
         self._cache = work_folder / "cache" / f"e2e-{device_type}"
         self._probe = probe
@@ -100,7 +114,7 @@ class CellRunner:
         candidates: tuple[str, ...],
         *,
         fresh: bool,
-        on_record: Callable[[ProcessRecord], None],
+        on_record: Callable[[ProcessRecord, Ahead], None],
     ) -> Outcome:
         """Start processes until the rule has decided every candidate or the declared number has run.
 
@@ -116,15 +130,22 @@ class CellRunner:
         looked = fresh
         while True:
             job = job.model_copy(update={"process": len(done), "cold_compile": len(done) % 2 == 0})
-            job = job.model_copy(update={"quarantined": dict(quarantined)})
             if done:
-                job = job.model_copy(update={"pairs": done[0].pairs, "p_max": self._p_max(done)})
-                if len(done) >= self._p_max(done) or settled(done, self._p_max(done)):
+                # what process 0 found against a candidate holds for the sequence: no later process builds it
+                quarantined |= {one.id: (one.status, one.reason) for one in _refused(done[0])}
+                p_max = self._p_max(done)
+                if len(done) >= p_max or settled(done, p_max):
                     return Outcome(done, kept)
-            if done:
-                job = job.model_copy(update={"sequence": done[0].sequence})
-            result = self._process(job, look_in_store=not looked)
+                shared = {"pairs": done[0].pairs, "p_max": p_max, "sequence": done[0].sequence}
+                job = job.model_copy(update=shared)
+            job = job.model_copy(update={"quarantined": dict(quarantined)})
+            late = self._late(cell, done)
+            if late is not None and looked:
+                return Outcome(done, kept, left=late)
+            result = self._process(job, look_in_store=not looked, late=late)
             looked = True
+            if isinstance(result, _Late):
+                return Outcome(done, kept, left=result)
             if isinstance(result, Death):
                 deaths += 1
                 self.progress.note(
@@ -144,24 +165,35 @@ class CellRunner:
                 for drifted in _drifted(result, cell):
                     self.progress.note(f"{cell.name}: {drifted} is not what the wiring was written for")
             self.store.append(result)
-            on_record(result)
             if result.status is not RunStatus.MEASURED:
+                on_record(result, Ahead(0, 0.0))
                 return Outcome([*done, result], kept, f"process {result.process}: {result.status}: {result.reason}")
             done.append(result)
+            on_record(result, ahead(done, self._p_max(done)))
+
+    def _late(self, cell: Cell, done: list[ProcessRecord]) -> _Late | None:
+        """Why the next process does not begin: the cell, or where it has begun the process, would not end in time."""
+        here_s = self.until_s - monotonic()
+        if done:
+            needs_s, what = later_s(done[0]), f"process {len(done)}"
+        else:
+            stored = (one.record for one in self.store.load(cell.op))
+            needs_s, what = cell_s(cell, stored, self.device_type, self.settings.budget_s), "it"
+        if needs_s <= here_s:
+            return None
+        return _Late(f"{what} takes about {needs_s / 60:.1f} min and {max(here_s, 0) / 60:.1f} are left")
 
     def _p_max(self, done: list[ProcessRecord]) -> int:
-        """Processes the budget allows, from what process 0 cost; later ones lack its ceiling and its checks."""
+        """Processes declared: what the budget and the time left allow by the costs of process 0, before process 1."""
         if len(done) > 1 and done[1].p_max is not None:
             return done[1].p_max
         first = done[0]
-        extra_s = sum(first.phases_s.get(name, 0.0) for name in ("shadow", "quality"))
-        arms = len(first.timed_arms)
-        later = sum(arm.id in first.timed_arms and arm.role not in FIRST_ONLY for arm in first.arms)
-        budget = Budget(
-            self.settings.budget_s, max(first.start_s - extra_s, 1.0), max(first.pair_s * later / max(arms, 1), 1e-6)
+        allowed = int(
+            processes_in_budget(first.pairs, Budget(self.settings.budget_s, later_start_s(first), later_pair_s(first)))
         )
-        # P_LOSS processes at least, or no verdict could ever be made
-        return max(int(processes_in_budget(first.pairs, budget)), RuleSettings().p_loss)
+        if math.isfinite(self.until_s):
+            allowed = min(allowed, 1 + int((self.until_s - monotonic()) / later_s(first)))
+        return max(allowed, P_WIN)  # with fewer nothing could ever win
 
     def _job(self, cell: Cell, tolerance: Tolerance, candidates: tuple[str, ...]) -> CellJob:
         component, workload = cell.component, cell.workload
@@ -186,6 +218,7 @@ class CellRunner:
             pairs=None,
             p_max=None,
             checkpoint=self.checkpoint,
+            lpips=self.lpips,
             settings=self.settings,
             extra=self.extra,
             broken=self.broken,
@@ -193,8 +226,13 @@ class CellRunner:
 
     # -- one process -----------------------------------------------------------------------------------------------
 
-    def _process(self, job: CellJob, *, look_in_store: bool) -> ProcessRecord | list[ProcessRecord] | Death | str:
-        """Run one process: its record; how it died; why the cell is refused; or the stored processes to go on from."""
+    def _process(
+        self, job: CellJob, *, look_in_store: bool, late: _Late | None
+    ) -> ProcessRecord | list[ProcessRecord] | Death | _Late | str:
+        """Run one process: its record; how it died; why the cell is refused; or the stored processes to go on from.
+
+        `late` is returned where nothing is stored.
+        """
         if job.cold_compile:
             shutil.rmtree(self._cache, ignore_errors=True)
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -210,6 +248,8 @@ class CellRunner:
             self._lock.hold(hello.environment.device.uuid)
             if look_in_store and (stored := self._stored(job, hello)):
                 return stored
+            if late is not None:
+                return late
             line.watch(hello.environment.device, self._probe)
             self.progress.hello(hello.environment)
             return self._drain(line, job)
@@ -223,10 +263,20 @@ class CellRunner:
             record = one.record
             if record.status is RunStatus.MEASURED and _same(record, job, hello):
                 sequences.setdefault(record.sequence, []).append(record)
-        newest = max(sequences.values(), key=lambda records: records[-1].started_at, default=[])
-        in_order = sorted(newest, key=lambda record: record.process)
-        # a gap would join processes that the rule never saw in this order
-        return in_order if [record.process for record in in_order] == list(range(len(in_order))) else []
+        here, elsewhere = [], []
+        for records in sequences.values():
+            in_order = sorted(records, key=lambda record: record.process)
+            # a gap would join processes that the rule never saw in this order
+            if [record.process for record in in_order] == list(range(len(in_order))):
+                own = in_order[0].environment.device.uuid == hello.environment.device.uuid
+                (here if own else elsewhere).append(in_order)
+        if self.any_card:
+            here += [records for records in elsewhere if self._finished(records)]
+        return max(here, key=lambda records: records[-1].started_at, default=[])
+
+    def _finished(self, records: list[ProcessRecord]) -> bool:
+        p_max = next((record.p_max for record in records if record.p_max is not None), None)
+        return p_max is not None and (len(records) >= p_max or settled(records, p_max))
 
     def _drain(self, line: WorkerLine[FromCell], job: CellJob) -> ProcessRecord | Death | str:
         arm, phase, limit = "", "", monotonic() + _START_LIMIT_S
@@ -252,6 +302,10 @@ class CellRunner:
             self._line = None
 
 
+def _refused(first: ProcessRecord) -> list[ModelArmRecord]:
+    return [arm for arm in first.arms if arm.role is ModelRole.CANDIDATE and arm.status is not ArmStatus.OK]
+
+
 def _same(record: ProcessRecord, job: CellJob, hello: CellHello) -> bool:
     """Whether the record is a process of the sequence that the job would start."""
     candidates = {arm.id for arm in record.arms if arm.role is ModelRole.CANDIDATE}
@@ -264,7 +318,7 @@ def _same(record: ProcessRecord, job: CellJob, hello: CellHello) -> bool:
         and record.settings == job.settings.stored()
         and (record.checkpoint is None) == (job.checkpoint is None)
         and (record.e2e_sha256, record.wiring_sha256) == (hello.e2e_sha256, hello.wiring_sha256)
-        and record.environment.device.uuid == hello.environment.device.uuid
+        and record.environment.device.key == hello.environment.device.key
         and record.environment.model_dump(exclude=ignored) == hello.environment.model_dump(exclude=ignored)
     )
 

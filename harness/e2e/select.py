@@ -54,16 +54,17 @@ def cells_of(op: str, workloads: Mapping[str, Workload], models: Sequence[str]) 
         if wiring.family == workload.family
     ]
     for pattern in models:
-        if not any(_matches(cell, pattern) for cell in cells):
+        if not any(matches(cell, pattern) for cell in cells):
             known = ", ".join(f"{cell.workload.workload}/{cell.component.id}" for cell in cells)
             raise UserError(f"--model {pattern!r} matches no component with {op}; there are {known}.")
     if models:
-        return tuple(cell for cell in cells if any(_matches(cell, pattern) for pattern in models))
+        return tuple(cell for cell in cells if any(matches(cell, pattern) for pattern in models))
     replaced = {(cell.workload.workload, cell.component.stands_for) for cell in cells}
     return tuple(cell for cell in cells if (cell.workload.workload, cell.component.id) not in replaced)
 
 
-def _matches(cell: Cell, pattern: str) -> bool:
+def matches(cell: Cell, pattern: str) -> bool:
+    """Whether the glob is of the cell's workload, or of its `workload/component`."""
     name = f"{cell.workload.workload}/{cell.component.id}"
     return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(cell.workload.workload, pattern)
 

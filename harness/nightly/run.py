@@ -30,7 +30,7 @@ from harness.protocol import Settings
 from harness.report import refresh
 from harness.schema.manifest import Manifest
 from harness.schema.measurement import Measurement
-from harness.store import ProcessStore, Store
+from harness.store import ProcessStore
 
 MICROBENCH_SHARE = 0.5
 """Of the night, for comparisons that are due while end-to-end cells wait."""
@@ -107,7 +107,7 @@ class NightRun:
 
     def _measure(self) -> None:
         cells = self._cells()
-        affordable = any(work.costs[0].measure_s <= self.budget.left_s / 2 for work in cells)
+        affordable = any(work.seconds <= self.budget.left_s / 2 for work in cells)
         night_s = self.budget.left_s * (MICROBENCH_SHARE if affordable else 1.0)
         self._announce(cells, night_s)
         self._microbench(self.budget.left_s - night_s, night_s, lambda work: work.state.is_due)
@@ -123,7 +123,7 @@ class NightRun:
             estimates.of_run([cost for work in waiting if work.op == op for cost in work.costs])
             for op in {work.op for work in waiting}
         )
-        cells_s = sum(work.costs[0].measure_s for work in cells)
+        cells_s = sum(work.seconds for work in cells)
         self.err.print(
             f"night of {self.night.date}, {self.request.budget_min:g} min: {len(waiting)} of {len(works)} cases are "
             f"due (about {minutes(needed_s)}; {minutes(night_s)} for them), {len(cells)} end-to-end cells in rotation "
@@ -147,7 +147,9 @@ class NightRun:
     def _bench(self, op: str, choice: Choice, estimates: Estimates, kept_back_s: float) -> None:
         manifest = self.request.manifests[op]
         selection = Selection(tuple(work.id for work in choice.works))
-        tasks = tasks_of(manifest, self.request.device_type, selection)
+        tasks = sorted(
+            tasks_of(manifest, self.request.device_type, selection), key=lambda task: task.case.ranks
+        )  # as `bench` takes them
         costs = [estimates.of_task(op, task).measure_s for task in tasks]
         what = f"{len(choice.works)} cases"
         stored = 0
@@ -163,7 +165,7 @@ class NightRun:
             outcome = bench(
                 manifest,
                 self.root,
-                Store(self.root / "results"),
+                self.card.store,
                 self.request.device_type,
                 selection=selection,
                 settings=Settings(
@@ -192,7 +194,7 @@ class NightRun:
     def _rotate(self) -> None:
         """Cells by urgency, those measured before oldest first, as long as one fits."""
         for work in in_order(self._cells()):
-            needs_s = work.costs[0].measure_s
+            needs_s = work.seconds
             if needs_s > self.budget.left_s:
                 reason = f"needs about {minutes(needs_s)}, {minutes(self.budget.left_s)} are left"
                 self._why_not[Stage.E2E, work.op, work.id] = reason
@@ -214,17 +216,21 @@ class NightRun:
             checkpoint=None,
             extra=(),
             broken=self.request.broken,
+            minutes=max(self.budget.left_s, 1.0) / 60,
         )
         store = ProcessStore(self.root / "results")
         before = len(store.load(work.op))
 
         def measure() -> tuple[list[str], tuple[str, ...]]:
-            return run(request, self.root, self.out, self.err), ()
+            ran = run(request, self.root, self.out, self.err)
+            if ran.left and not ran.failures:
+                raise PieceSpent
+            return ran.failures, tuple(ran.left)
 
         def stored() -> int:
             return len(store.load(work.op)) - before
 
-        choice = Choice((work,), work.costs[0].measure_s)
+        choice = Choice((work,), work.seconds)
         self._piece(Stage.E2E, work.op, work.id, choice, measure, stored)
 
     def _piece(
@@ -245,7 +251,7 @@ class NightRun:
             ended, reason = Ended.FAILED if failures else Ended.DONE, choice.reason
             self._problem(*problems)
         except PieceSpent:
-            reason = "the next comparison would not have fitted into the time for it"
+            reason = "what comes next would not have fitted into the time for it"
         except BudgetSpent:
             reason = "it took longer than the budget had"
             raise
@@ -293,7 +299,7 @@ class NightRun:
 
     def _name_device(self) -> None:
         """As the evidence of this card names it."""
-        stored = (one.measurement.environment.device for one in Store(self.root / "results").load())
+        stored = (one.measurement.environment.device for one in self.card.store.load())
         cells = (one.record.environment.device for one in ProcessStore(self.root / "results").load())
         device = next((one for one in chain(stored, cells) if one.uuid == self.card.uuid), None)
         if device is not None:
@@ -307,6 +313,13 @@ class NightRun:
         """Reports, history, and the file: also after Ctrl-C."""
         for op, why in self.request.unusable.items():
             self._note(Piece(stage=Stage.MICROBENCH, op=op, what="all", states={}, ended=Ended.LEFT_OUT, reason=why))
+        for op, ranks, count in self.card.lacking():
+            reason = f"{count} cases of {ranks} ranks need as many devices of one host"
+            self._note(
+                Piece(
+                    stage=Stage.MICROBENCH, op=op, what=f"{ranks} ranks", states={}, ended=Ended.LEFT_OUT, reason=reason
+                )
+            )
         self._note_rest(Stage.MICROBENCH, self.card.comparisons(self.night, self.card.estimates()))
         self._note_rest(Stage.E2E, self._cells())
         self._name_device()

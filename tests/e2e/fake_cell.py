@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness.e2e.protocol import CellDone, CellHello, CellJob, CellRefused, to_cell
 from harness.pipe_link import PipeLink
-from harness.schema.vocabulary import RunStatus
+from harness.schema.vocabulary import ArmStatus, RunStatus
 from tests.builders import LAPTOP, environment
 from tests.e2e_builders import CEILING, process
 
@@ -42,7 +42,8 @@ def main() -> None:
         pairs=job.pairs or 16,
         sequence=job.sequence,
         env=env,
-        statuses={name: status for name, (status, _) in job.quarantined.items()},
+        statuses={name: status for name, (status, _) in job.quarantined.items()}
+        | ({plan["refused"]: ArmStatus.GATE_FAILED} if job.process == 0 and "refused" in plan else {}),
         status=RunStatus.THROTTLED if fate == "throttle" else RunStatus.MEASURED,
     )
     changed = {

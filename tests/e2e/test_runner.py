@@ -1,23 +1,27 @@
 """A sequence of processes: when it ends, what it survives, and from where it goes on."""
 
 import json
+import math
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
 
 from harness import device_lock, worker_line
+from harness.e2e.eta import Ahead
 from harness.e2e.protocol import CellSettings
 from harness.e2e.runner import CellRunner, Outcome
 from harness.e2e.select import Cell
 from harness.e2e.wirings import wiring_for
 from harness.isolate import Progress
 from harness.measure.telemetry import Poll, Probe
+from harness.schema.process import ProcessRecord
 from harness.store import ProcessStore
 from tests.e2e.twins import ROOT, workloads
 from tests.e2e_builders import CEILING
@@ -38,9 +42,13 @@ class Notes(Progress):
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.ahead: list[Ahead] = []
 
     def note(self, text: str) -> None:
         self.texts.append(text)
+
+    def record(self, record: ProcessRecord, ahead: Ahead) -> None:
+        self.ahead.append(ahead)
 
 
 @pytest.fixture
@@ -60,10 +68,10 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[
 
     def go(
         gains: dict[str, float], *, fresh: bool = False, pinned: dict[str, str] | None = None, budget_s: float = 600.0,
-        **plan: Any,
+        card: str = "", seconds: float = math.inf, any_card: bool = False, **plan: Any,
     ) -> tuple[Outcome, Notes]:  # fmt: skip
         file = tmp_path / "plan.json"
-        file.write_text(json.dumps({"gains": gains, "uuid": f"test-{os.getpid()}", **plan}))
+        file.write_text(json.dumps({"gains": gains, "uuid": f"test-{os.getpid()}{card}", **plan}))
         notes = Notes()
         with CellRunner(
             tmp_path,
@@ -73,12 +81,14 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., tuple[
             CellSettings(budget_s=budget_s),
             notes,
             checkpoint=str(file),
+            until_s=monotonic() + seconds,
+            any_card=any_card,
             probe=lambda kind, uuid: Quiet(),
             environment={"PYTHONPATH": path},
         ) as runner:
             asked = tuple(name for name in gains if name != CEILING)
             here = replace(cell, wiring=replace(cell.wiring, pinned=pinned or {}))
-            return runner.run(here, TOLERANCE, asked, fresh=fresh, on_record=lambda record: None), notes
+            return runner.run(here, TOLERANCE, asked, fresh=fresh, on_record=notes.record), notes
 
     return go
 
@@ -101,6 +111,55 @@ def test_it_ends_where_the_budget_does(run: Callable[..., tuple[Outcome, Notes]]
     outcome, _ = run({K: 1.0}, budget_s=120.0)
     assert numbers(outcome) == [0, 1, 2]
     assert outcome.records[1].p_max == outcome.records[2].p_max == 3
+
+
+def test_what_may_follow_is_told_after_each_process(run: Callable[..., tuple[Outcome, Notes]]) -> None:
+    _, notes = run({K: 1.0}, budget_s=120.0)
+    assert [ahead.processes for ahead in notes.ahead] == [2, 1, 0]
+    assert notes.ahead[0].seconds == pytest.approx(2 * (20 + 16))
+
+
+@pytest.mark.defence("e2e_late")
+def test_nothing_begins_that_would_not_end_in_time(run: Callable[..., tuple[Outcome, Notes]]) -> None:
+    """Unknown cells count as the budget and a quarter; a process of the builders takes 36 s."""
+    unknown, _ = run({K: 1.0}, budget_s=120.0, seconds=149.0)
+    assert (unknown.records, unknown.failure) == ([], "")
+    assert unknown.left.startswith("it takes about 2.5 min and 2.5 are left")
+    stopped, _ = run({K: 1.0}, budget_s=120.0, fates={"1": "throttle"})
+    assert len(stopped.records) == 2
+    late, _ = run({K: 1.0}, budget_s=120.0, seconds=30.0)
+    assert numbers(late) == [0]
+    assert late.left.startswith("process 1 takes about 0.6 min and 0.")
+    known, _ = run({K: 1.0}, budget_s=120.0, fresh=True, seconds=109.0)
+    assert numbers(known)[0] == 0, "three processes of 36 s by the stored one"
+
+
+def test_fewer_processes_are_declared_where_the_time_ends_before_the_budget(
+    run: Callable[..., tuple[Outcome, Notes]],
+) -> None:
+    longer, _ = run({K: 1.0}, budget_s=600.0)
+    assert longer.records[1].p_max == 8
+    shorter, _ = run({K: 1.0}, budget_s=600.0, fresh=True, seconds=3.5 * 36)
+    assert shorter.records[1].p_max == 4
+    assert len(shorter.records) == 4
+
+
+def test_what_another_card_has_finished_counts_where_asked(run: Callable[..., tuple[Outcome, Notes]]) -> None:
+    there, _ = run({K: 0.0})
+    here, _ = run({K: 0.0}, card="b", any_card=True)
+    assert (here.kept, here.records) == (2, there.records)
+    own, _ = run({K: 0.0}, card="b")
+    assert own.kept == 0
+    half, _ = run({OTHER: 1.0}, fates={"2": "throttle"})
+    assert len(half.records) == 3
+    other, _ = run({OTHER: 1.0}, card="c", any_card=True)
+    assert other.kept == 0, "what was broken off there is begun anew"
+
+
+def test_what_process_0_found_against_a_candidate_holds(run: Callable[..., tuple[Outcome, Notes]]) -> None:
+    outcome, _ = run({K: 0.0, OTHER: 0.0}, refused=OTHER)
+    assert [one.arm(OTHER).reason for one in outcome.records] == ["broke", "broke"]  # type: ignore[union-attr]
+    assert all(one.arm(OTHER).times_ms == () for one in outcome.records)  # type: ignore[union-attr]
 
 
 def test_it_goes_on_from_the_store_and_keeps_what_is_finished(run: Callable[..., tuple[Outcome, Notes]]) -> None:
