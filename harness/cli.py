@@ -92,8 +92,17 @@ def check(
 
 
 @app.command()
-def schema() -> None:
+def schema(
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="the reference of every file instead, as in docs/schema.md")
+    ] = False,
+) -> None:
     """JSON Schema of the shape manifests, for editors."""
+    if markdown:
+        from harness.schema import reference
+
+        print(reference.markdown(), end="")
+        return
     from harness.schema.manifest import json_schema
 
     print(json.dumps(json_schema(), indent=2))

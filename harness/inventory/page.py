@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from harness.inventory.facts import CandidateFacts, Domain, Facts, OpFacts, WiringFacts
-from harness.report.text import NOTHING, code, link, plain, table
+from harness.report.text import NOTHING, code, link, plain, spans, table
 from harness.schema.vocabulary import Contract, Kind
 
 CONTRACTS = {Contract.BIT_EXACT: "bit-exact", Contract.TOLERANCE: "tolerance (request-gated)"}
@@ -164,7 +164,7 @@ def _op(op: OpFacts) -> list[str]:
     )
     parts = [
         f"### {op.op}",
-        f"{plain(op.title)} ({op.type}). {plain(op.formula)} Formula: "
+        f"{plain(op.title)} ({op.type}). {spans(op.formula)} Formula: "
         f"{link(code('op.py'), f'../candidates/{op.op}/op.py')}; cases: "
         f"{link(code(f'shapes/{op.op}.yaml'), f'../shapes/{op.op}.yaml')}. Models (bold: the row waits for them):",
         models,
@@ -189,7 +189,7 @@ def _candidate(one: CandidateFacts) -> tuple[str, ...]:
         one.kind,
         CONTRACTS[one.contract].split(" ")[0],
         code(one.context) if one.context else NOTHING,
-        plain(one.what) + notes,
+        spans(one.what) + notes,
     )
 
 

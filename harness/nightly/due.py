@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+from harness.device_lock import device_count
+from harness.e2e.order import FILE as ORDER_FILE
+from harness.e2e.order import load_order
 from harness.errors import UserError
 from harness.microbench import Selection, tasks_of
-from harness.nightly.estimates import MARGIN, Cost, Estimates
+from harness.nightly.estimates import Cost, Estimates
 from harness.nightly.plan import State, Work
 from harness.nightly.record import Ended, Night, Stage
+from harness.protocol import Task
 from harness.schema.case import Case, Confidence
 from harness.schema.e2e_verdict import CellVerdict
 from harness.schema.manifest import Manifest
-from harness.schema.process import ProcessRecord
-from harness.schema.vocabulary import RunStatus
 from harness.schema.workload import load_workloads
 from harness.store import ProcessStore, Store, Stored
 from harness.verdict import present
 from harness.verdict.compare import why_invalid
 from harness.verdict.select import Chosen, Slot, choose
-
-CELL_SHARE = 1.25
-"""Of its budget, what a cell may take: the pilot's checks and two processes come whatever the budget."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,14 @@ class Card:
     broken: Mapping[str, str] = field(default_factory=dict)
     """What must not be imported, from `harness.survey`."""
 
+    @cached_property
+    def store(self) -> Store:
+        """One for the night: what it has read it need not read again."""
+        return Store(self.root / "results")
+
     def estimates(self) -> Estimates:
         """From all that is stored, on whatever card of this type."""
-        stored = Store(self.root / "results").load()
+        stored = self.store.load()
         return Estimates.from_measurements((one.measurement for one in stored), self.device_type)
 
     def comparisons(self, night: Night, estimates: Estimates) -> list[Work]:
@@ -50,31 +56,44 @@ class Card:
         now = present(self.root, self.manifests)
         works = []
         for op, manifest in self.manifests.items():
-            stored = Store(self.root / "results").load(op)
+            stored = self.store.load(op)
             slots = _of_card(choose(stored, manifest, now), stored, self.uuid)
             tonight = _tonight(stored, self.uuid, night.since)
             began = bool(_cut(night, Stage.MICROBENCH, op))
             by_case: dict[str, list[tuple[Case, str | None, Cost]]] = {}
-            for task in tasks_of(manifest, self.device_type, Selection()):
+            for task in self._tasks(manifest):
                 if (task.case.content, task.context) not in tonight:
                     part = (task.case, task.context, estimates.of_task(op, task))
                     by_case.setdefault(task.case.id, []).append(part)
             works += [_case(manifest, case_id, parts, slots, began) for case_id, parts in by_case.items()]
         return works
 
+    def _tasks(self, manifest: Manifest) -> list[Task]:
+        """Comparisons of no more ranks than there are devices."""
+        here = device_count(self.device_type)
+        return [task for task in tasks_of(manifest, self.device_type, Selection()) if task.case.ranks <= here]
+
+    def lacking(self) -> list[tuple[str, int, int]]:
+        """Op, ranks and how many of its cases need more devices than there are here."""
+        here = device_count(self.device_type)
+        counts = Counter((op, case.ranks) for op, of in self.manifests.items() for case in of.cases)
+        return [(op, ranks, count) for (op, ranks), count in counts.items() if ranks > here]
+
     def cells(self, night: Night, budget_s: float) -> tuple[list[Work], list[str]]:
         """Every `workload/component` in which an op is wired and that the night has not finished on the card yet.
 
-        Those of one op stand together in the order of its workloads. The second value says, a sentence each, which
-        ops' wirings cannot be read.
+        They come in the project's order of evidence. The second value says, a sentence each, which ops' wirings cannot
+        be read.
         """
         from harness import catalog  # imports candidates, and so torch
-        from harness.e2e.select import cells_of
+        from harness.e2e.eta import cell_s
+        from harness.e2e.select import Cell, cells_of, matches
         from harness.e2e.wirings import wirings_of
         from harness.report import recompute_ops
 
         workloads = load_workloads(self.root / "shapes" / "workloads")
-        works: list[Work] = []
+        order = load_order(self.root) if (self.root / ORDER_FILE).is_file() else ()
+        works: list[tuple[int, Work]] = []
         problems: list[str] = []
         for op, manifest in self.manifests.items():
             try:
@@ -84,29 +103,32 @@ class Card:
                 problems.append(str(error))
                 continue
             ended = _ended(night, op)
-            names: dict[str, list[str | None]] = {}
-            for cell in found:
-                names.setdefault(f"{cell.workload.workload}/{cell.component.id}", []).append(cell.wiring.context)
-            rows = recompute_ops(self.root, [op]).rows if names else ()
-            verdicts = [one for row in rows for one in row.cells if one.device.uuid == self.uuid]
+            cells: dict[str, list[Cell]] = {}
+            for one in found:
+                cells.setdefault(f"{one.workload.workload}/{one.component.id}", []).append(one)
+            rows = recompute_ops(self.root, [op]).rows if cells else ()
+            verdicts = [cell for row in rows for cell in row.cells if cell.device.uuid == self.uuid]
             records = [one.record for one in ProcessStore(self.root / "results").load(op)]
-            for name, contexts in names.items():
+            for name, wired in cells.items():
                 if name in ended:
                     continue
-                of_cell = [one for one in records if f"{one.workload}/{one.component.id}" == name]
-                here = [one.started_at for one in of_cell if one.environment.device.uuid == self.uuid]
-                works.append(
-                    Work(
-                        op=op,
-                        id=name,
-                        state=_cell_state([one for one in verdicts if f"{one.workload}/{one.component}" == name]),
-                        decides=name.split("/")[0] in manifest.deciding_models,
-                        costs=(Cost(cell_seconds(of_cell, contexts, self.device_type, budget_s)),),
-                        last=max(here, default=""),
-                        began=name in _cut(night, Stage.E2E, op),
-                    )
+                here = [
+                    one.started_at
+                    for one in records
+                    if f"{one.workload}/{one.component.id}" == name and one.environment.device.uuid == self.uuid
+                ]
+                work = Work(
+                    op=op,
+                    id=name,
+                    state=_cell_state([one for one in verdicts if f"{one.workload}/{one.component}" == name]),
+                    decides=name.split("/")[0] in manifest.deciding_models,
+                    costs=tuple(Cost(cell_s(cell, records, self.device_type, budget_s)) for cell in wired),
+                    last=max(here, default=""),
+                    began=name in _cut(night, Stage.E2E, op),
                 )
-        return works, problems
+                places = [n for n, entry in enumerate(order) if entry.op == op and matches(wired[0], entry.model)]
+                works.append((min(places, default=len(order)), work))
+        return [work for _, work in sorted(works, key=lambda placed: placed[0])], problems
 
 
 def _case(
@@ -175,20 +197,3 @@ def _ended(night: Night, op: str) -> set[str]:
         for piece in night.pieces
         if (piece.stage, piece.op) == (Stage.E2E, op) and piece.ended in (Ended.DONE, Ended.FAILED)
     }
-
-
-def cell_seconds(
-    records: Iterable[ProcessRecord], contexts: Sequence[str | None], device_type: str, budget_s: float
-) -> float:
-    """What a cell will take with the wirings of these contexts.
-
-    Of each what its newest sequence of this budget took, else the budget and the pilot's checks.
-    """
-    sequences: dict[str | None, dict[str, float]] = {}
-    for one in records:
-        same = one.environment.device.type == device_type and one.settings.get("budget_s") == budget_s
-        if same and one.status is RunStatus.MEASURED:
-            of_context = sequences.setdefault(one.context, {})
-            of_context[one.sequence] = of_context.get(one.sequence, 0.0) + sum(one.phases_s.values())
-    newest = (of_context[max(of_context)] if (of_context := sequences.get(one)) else None for one in contexts)
-    return sum(CELL_SHARE * budget_s if took_s is None else MARGIN * took_s for took_s in newest)

@@ -58,6 +58,11 @@ class Work:
     """An interrupted run of this night began it."""
 
     @property
+    def seconds(self) -> float:
+        """Measuring alone."""
+        return sum(cost.measure_s for cost in self.costs)
+
+    @property
     def urgency(self) -> tuple[bool, int, str]:
         """Lower comes first: what this night began, then what is due, then the oldest."""
         return not self.began, _URGENCY[self.state, self.decides], self.last

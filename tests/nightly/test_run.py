@@ -12,19 +12,18 @@ from rich.console import Console
 from harness import microbench
 from harness.e2e import command as cells_command
 from harness.errors import UnfitError, UserError
+from harness.nightly import due
 from harness.nightly import run as night_run
 from harness.nightly.budget import Budget, BudgetSpent
-from harness.nightly.due import Card, cell_seconds
+from harness.nightly.due import Card
 from harness.nightly.estimates import Cost
 from harness.nightly.plan import State, Work
 from harness.nightly.record import Ended, Night, Stage, load
 from harness.nightly.run import NightRun, Request
 from harness.schema.manifest import Manifest, load_manifests
-from harness.schema.vocabulary import RunStatus
 from harness.store import Store
 from harness.verdict import present
 from tests.builders import LAPTOP, Arm, environment, measurement
-from tests.e2e_builders import process
 from tests.test_cli import project
 
 CELL = "toy-model/step"
@@ -40,6 +39,7 @@ class Toy:
     """By case or cell: raised where it would be measured."""
     cells: list[Work] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
     unusable: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -63,11 +63,11 @@ class Toy:
             how["on_measured"](one)
         return microbench.Outcome([], 0, ())
 
-    def cell(self, request: cells_command.Request, *_: Any) -> list[str]:
+    def cell(self, request: cells_command.Request, *_: Any) -> cells_command.Ran:
         self.begun.append(request.models[0])
         if request.models[0] in self.breaks:
             raise self.breaks[request.models[0]]
-        return self.failures
+        return cells_command.Ran(list(self.failures), list(self.left))
 
     def some_nights_ago(self) -> None:
         """What was measured was measured then, and that night's file is gone."""
@@ -201,16 +201,24 @@ def test_a_card_that_is_not_named_is_refused(toy: Toy, monkeypatch: pytest.Monke
         toy.night()
 
 
-def test_a_cells_time_is_that_of_its_newest_sequence() -> None:
-    cpu = environment(LAPTOP)
-    old = [process({}, n, sequence="s1", env=cpu).model_copy(update={"phases_s": {"x": 100.0}}) for n in range(2)]
-    new = [process({}, n, sequence="s2", env=cpu).model_copy(update={"phases_s": {"x": 40.0}}) for n in range(2)]
-    broken = process({}, 2, sequence="s3", env=cpu, status=RunStatus.THROTTLED)
-    assert cell_seconds([*old, *new, broken], (None,), "cpu", 300.0) == pytest.approx(1.15 * 80.0)
-    assert cell_seconds([*old, *new], (None,), "cpu", 60.0) == 75.0, "of another budget"
-    assert cell_seconds([*old, *new], (None,), "cuda", 300.0) == 375.0, "of another device"
-    both = cell_seconds(new, (None, "residual_add"), "cpu", 300.0)
-    assert both == pytest.approx(1.15 * 80.0 + 375.0), "the wiring in a context is a sequence of its own"
+def test_a_cell_with_too_little_time_left_goes_on_another_time(toy: Toy) -> None:
+    toy.cells = [Work("toy", CELL, State.NEVER, True, (Cost(1.0),))]
+    toy.left = ["toy in toy-model/step: needs 3 min more"]
+    night = toy.night()
+    assert pieces(night)[1] == ("end to end", CELL, "cut")
+    assert night.failures == []
+    toy.left = []
+    assert pieces(toy.night())[-1] == ("end to end", CELL, "done")
+
+
+def test_cases_of_more_ranks_than_devices_are_named(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(due, "device_count", lambda device_type: 2)
+    manifest = toy.root / "shapes/toy.yaml"
+    manifest.write_text(manifest.read_text().replace("- id: t9\n", "- id: t9\n    ranks: 4\n"))
+    night = toy.night()
+    assert "t9" not in toy.begun
+    (left,) = [piece for piece in night.pieces if piece.ended is Ended.LEFT_OUT]
+    assert (left.what, left.reason) == ("4 ranks", "1 cases of 4 ranks need as many devices of one host")
 
 
 def test_the_alarm_rings_in_what_takes_too_long_and_not_after() -> None:
