@@ -1,4 +1,4 @@
-"""Runs a module as the ranks of a group, one process each, over gloo; each prints what it saw as JSON."""
+"""Runs a module as the ranks of a group, one process each; each prints what it saw as JSON. NVLink multicast is off."""
 
 import json
 import os
@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-_LIMIT_S = 240
 
 
-def run(module: str, ranks: int, *, interpret: bool = False, arguments: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+def run(module: str, ranks: int, *, interpret: bool = False, limit_s: float = 240) -> list[dict[str, Any]]:
     """What `python -m module` prints on its last line, by rank. One rank's failure is the test's; none is left over."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {
@@ -21,10 +20,13 @@ def run(module: str, ranks: int, *, interpret: bool = False, arguments: tuple[st
             "OMP_NUM_THREADS": "1",
             "WORLD_SIZE": str(ranks),
             "RENDEZVOUS": f"{folder}/store",
+            "NCCL_NVLS_ENABLE": "0",
+            "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+            "NVSHMEM_DISABLE_NVLS": "1",
         }
         processes = [
             subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [sys.executable, "-m", module],
                 cwd=ROOT,
                 env={**environment, "RANK": str(rank)},
                 stdout=subprocess.PIPE,
@@ -34,7 +36,7 @@ def run(module: str, ranks: int, *, interpret: bool = False, arguments: tuple[st
             for rank in range(ranks)
         ]
         try:
-            said = [process.communicate(timeout=_LIMIT_S) for process in processes]
+            said = [process.communicate(timeout=limit_s) for process in processes]
         finally:
             for process in processes:
                 process.kill()
@@ -48,12 +50,22 @@ def join(backend: str = "gloo") -> tuple[int, int, str]:
     """In such a process: joins the others; its rank, their number, and the name of a group that is not the world."""
     from datetime import timedelta
 
+    import torch
     import torch.distributed as dist
 
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    limit = timedelta(seconds=60)
+    # NCCL: a rank that compiles a kernel for minutes is waited for
+    limit, device = timedelta(seconds=60), None
+    if backend == "nccl":
+        limit, device = timedelta(seconds=600), torch.device("cuda", rank)
+        torch.cuda.set_device(device)
     dist.init_process_group(
-        backend, init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=ranks, timeout=limit
+        backend,
+        init_method=f"file://{os.environ['RENDEZVOUS']}",
+        rank=rank,
+        world_size=ranks,
+        timeout=limit,
+        device_id=device,
     )
     group = dist.new_group(range(ranks), timeout=limit)
     return rank, ranks, group.group_name
