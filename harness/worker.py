@@ -125,6 +125,8 @@ def main() -> None:
     link = RankLink(in_fd, out_fd, to_worker, RankTeam()) if ranks else PipeLink(in_fd, out_fd, to_worker)
     try:
         serve(link)
+        if isinstance(link, RankLink):
+            link.team.close()
     except PeersLostError as error:
         print(error, file=sys.stderr, flush=True)
         os._exit(PEERS_LOST_CODE)

@@ -46,3 +46,8 @@ if _worker and (_limit_s := os.environ.get("HARNESS_TEST_LIMIT_S")):
     from harness.measure.link import Phase
 
     Phase.SAMPLE.limit_s = float(_limit_s)
+
+if _worker and (_limit_s := os.environ.get("HARNESS_TEST_GATE_LIMIT_S")):
+    from harness.measure.link import Phase
+
+    Phase.GATE.limit_s = float(_limit_s)

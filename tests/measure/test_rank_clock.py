@@ -1,0 +1,44 @@
+"""The clock of several ranks, on two processes over gloo; a team of one is the clock as it was."""
+
+import pytest
+
+from harness.measure.clock import WallClock
+from harness.measure.rank_clock import team_clock
+from harness.measure.ranks import ALONE, first_told
+from harness.rank_group import free_port
+from tests.candidates import ranked
+from tests.rig import CPU
+
+DELAY_US = 20_000.0
+"""Far above what two processes that share cores with others lose by themselves; 250 µs are in `test_train.py`."""
+
+
+@pytest.mark.defence("ranks_last_entry")
+@pytest.mark.timeout(120)
+def test_a_late_rank_is_no_slow_kernel() -> None:
+    """The least of many: what others on the machine do to a sample only adds."""
+    seen = ranked.run("tests.measure.delayed_rank", 2, arguments=(str(free_port()), str(DELAY_US)))
+    assert seen[0] == seen[1], "the ranks agree"
+    least = {name: values[0] for name, values in seen[0].items()}
+    assert abs(least["late time"] - least["time"]) < DELAY_US / 4
+    assert least["late naive"] - least["time"] > DELAY_US * 3 / 4, "what a maximum over the ranks would say"
+    assert least["time"] > 0
+
+
+def test_one_rank_is_timed_as_ever() -> None:
+    assert type(team_clock(CPU, ALONE, capturable=True)) is WallClock
+    assert ALONE.gather(3, "x") == [3]
+    assert (ALONE.lead(3, "x"), ALONE.most(2.0, "x"), ALONE.told("no", "x")) == (3, 2.0, "no")
+
+
+@pytest.mark.parametrize(
+    ("reasons", "told"),
+    [
+        (["", ""], ""),
+        (["boom", "boom"], "boom"),
+        (["", "boom"], "rank 1: boom"),
+        (["boom", "bang"], "rank 0: boom"),
+    ],
+)
+def test_what_one_rank_has_to_say_carries_its_name(reasons: list[str], told: str) -> None:
+    assert first_told(reasons) == told
