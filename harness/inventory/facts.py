@@ -66,6 +66,8 @@ class CandidateFacts:
 class WiringFacts:
     """One op's call sites in one family of models."""
 
+    family: str
+    """Of models, or of a framework's layers."""
     context: str | None
     models: tuple[str, ...]
     """Workloads of the family."""
@@ -144,9 +146,10 @@ def _op(root: Path, op: str, manifest: Manifest, families: dict[str, str]) -> Op
         models={domain: tuple(found) for domain, found in domains.items() if found},
         deciding=manifest.deciding_models,
         contexts={context.id: context.what for context in entry.op.contexts},
-        candidates=tuple(_candidate(root, one) for one in entry.candidates),
+        candidates=tuple(_candidate(one) for one in entry.candidates),
         wirings=tuple(
             WiringFacts(
+                family=wiring.family,
                 context=wiring.context,
                 models=tuple(name for name, family in families.items() if family == wiring.family),
                 upstream=tuple(wiring.pinned),
@@ -157,27 +160,27 @@ def _op(root: Path, op: str, manifest: Manifest, families: dict[str, str]) -> Op
     )
 
 
-def _candidate(root: Path, one: Candidate) -> CandidateFacts:
+def _candidate(one: Candidate) -> CandidateFacts:
     return CandidateFacts(
         id=one.id,
         kind=one.kind,
         contract=one.contract,
         context=one.context,
         what=_paragraph(one.run),
-        source=_file_of(one, root),
+        source=_file_of(one),
         kernels=one.kernels,
         guarded=one.guard is not always,
         in_place=bool(one.mutates),
     )
 
 
-def _file_of(candidate: Candidate, root: Path) -> str:
-    """The module that the catalog found it in, below the root."""
+def _file_of(candidate: Candidate) -> str:
+    """The module that the catalog found it in, as a file below the root."""
     for name, module in sorted(sys.modules.items()):
         if name.startswith(f"candidates.{candidate.op}.") and any(
             value is candidate for value in vars(module).values()
         ):
-            return Path(str(module.__file__)).relative_to(root).as_posix()
+            return name.replace(".", "/") + ("/__init__.py" if hasattr(module, "__path__") else ".py")
     return ""
 
 

@@ -195,7 +195,7 @@ def _candidate(one: CandidateFacts) -> tuple[str, ...]:
 
 def _wiring(one: WiringFacts) -> tuple[str, ...]:
     return (
-        link(", ".join(plain(model) for model in one.models) or "no workload", f"../{one.source}"),
+        link(", ".join(plain(model) for model in one.models) or code(one.family), f"../{one.source}"),
         code(one.context) if one.context else NOTHING,
         "<br>".join(code(name) for name in one.upstream) or NOTHING,
     )

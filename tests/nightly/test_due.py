@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import candidates  # noqa: F401  (that of this repository, whatever the root is)
 from harness.nightly.due import Card
 from harness.nightly.plan import State
 from harness.nightly.record import Ended, Night, Piece, Session, Stage
