@@ -225,6 +225,7 @@ def _facts(one: Comparison) -> str:
             f"{text.mode(one.method, one.cache)}; {one.blocks} blocks; {one.rotation} sets of inputs and outputs, "
             f"{text.mib(one.rotated_bytes)}"
         ),
+        _ranks(one),
         _roofline(one),
         _aa(one),
         f"evidence {text.evidence_link(one.evidence)}"
@@ -238,6 +239,17 @@ def _facts(one: Comparison) -> str:
 
 def _shared(one: Comparison) -> bool:
     return one.measured_as != one.case.id
+
+
+def _ranks(one: Comparison) -> str:
+    if (of := one.ranks) is None:
+        return ""
+    seen = "; ".join(f"{text.code(arm)} {' / '.join(map(text.us, times))}" for arm, times in of.seen_us.items())
+    return (
+        f"{of.ranks} ranks, one device each: times are from the last rank's entry to the last rank's exit; entries lay "
+        f"{text.us(of.skew_us_median)} µs apart (median; {text.us(of.skew_us_max)} at most), on clocks known to "
+        f"±{text.us(of.uncertainty_us)} µs; each rank's own µs a call, waiting for others included: {seen}"
+    )
 
 
 def _roofline(one: Comparison) -> str:

@@ -21,7 +21,8 @@ Time = Annotated[float, Field(allow_inf_nan=False, ge=-1e12, le=1e12)]
 """µs; what no clock can have read (zero, less) is stored as seen and judged invalid."""
 
 
-def _is_none(value: object) -> bool:
+def is_none(value: object) -> bool:
+    """For fields that are written only where they say something."""
     return value is None
 
 
@@ -167,7 +168,7 @@ class ArmRecord(Record):
     """Launches per sample."""
     samples_us: tuple[tuple[Time, Time], ...] = ()
     """Per block: time per call on the way out and on the way back; indexes `Measurement.orders`."""
-    rank_times: Annotated[RankTimes | None, Field(exclude_if=_is_none)] = None
+    rank_times: Annotated[RankTimes | None, Field(exclude_if=is_none)] = None
     """For a case of several ranks."""
 
 
@@ -237,7 +238,7 @@ class Measurement(Record):
     """Wall seconds by phase: setup, gate, build, timing, ..."""
     started_at: str
     """UTC, ISO 8601."""
-    ranks: Annotated[RanksRecord | None, Field(exclude_if=_is_none)] = None
+    ranks: Annotated[RanksRecord | None, Field(exclude_if=is_none)] = None
     """For a case of several ranks; `environment` is the first one's."""
 
     @model_validator(mode="after")

@@ -5,13 +5,14 @@ t_other / t_candidate: 1.35 means that the candidate takes 1/1.35 of the other's
 """
 
 from collections.abc import Iterable
+from typing import Annotated
 
 from pydantic import Field
 
 from harness.schema.case import Case
 from harness.schema.e2e_verdict import CellVerdict
 from harness.schema.figures import Evidence, Span
-from harness.schema.measurement import DeviceRecord, GateRecord, Record, Setting, TelemetryRecord
+from harness.schema.measurement import DeviceRecord, GateRecord, Record, Setting, TelemetryRecord, is_none
 from harness.schema.vocabulary import ArmStatus, Cache, Contract, Kind, Method, Outcome, Role, RunStatus, Tracker
 
 CLOCKS_AGREE_SHARE = 0.03
@@ -75,6 +76,19 @@ class ArmVerdict(Record):
         return -slack_us <= self.time_us.estimate - self.profiler_us <= slack_us + gaps_us
 
 
+class RankFigures(Record):
+    """What the ranks of one measurement saw; its times are from the last rank's entry to the last rank's exit."""
+
+    ranks: int
+    skew_us_median: float
+    """From the first rank's entry into a sample to the last's."""
+    skew_us_max: float
+    uncertainty_us: float
+    """How far off a rank's clock may have lain on the common scale, at worst."""
+    seen_us: dict[str, tuple[float, ...]]
+    """By arm, per rank: the median of its own durations, µs per call, in which it may have waited for others."""
+
+
 class Comparison(Record):
     """One case, alone or in one context, on one card: the measurement that counts."""
 
@@ -115,6 +129,8 @@ class Comparison(Record):
     telemetry: TelemetryRecord
     phases_s: dict[str, float]
     arms: tuple[ArmVerdict, ...]
+    ranks: Annotated[RankFigures | None, Field(exclude_if=is_none)] = None
+    """For a case of several ranks."""
 
     @property
     def baseline(self) -> ArmVerdict | None:

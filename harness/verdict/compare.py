@@ -18,6 +18,7 @@ from harness.stats.combine import three_way
 from harness.stats.estimators import Interval, hl_interval, widened
 from harness.stats.units import FloatArray, log_ratios
 from harness.store import Line
+from harness.verdict.ranks import rank_figures
 
 Result = TypeVar("Result")
 
@@ -108,12 +109,18 @@ def compare(case: Case, stored: Line, staleness: Staleness, passed_over: int) ->
         telemetry=of.telemetry,
         phases_s=dict(of.phases_s),
         arms=tuple(_judge(of, arm, times, invalid, floor_us) for arm in of.arms),
+        ranks=rank_figures(of),
     )
 
 
 def why_invalid(of: Measurement) -> str:
     """One sentence that says why no arm of a measurement can be judged, or the empty string."""
     return _why_invalid(of, _times(of))
+
+
+def why_untrusted(of: Measurement, arm: ArmRecord) -> str:
+    """Why an arm's own times do not count, or the empty string."""
+    return _why_untrusted(of, arm, _times(of))
 
 
 def _once(judge: Callable[[Measurement], Result]) -> Callable[[Measurement], Result]:
@@ -217,7 +224,6 @@ def _lottery(of: Measurement, times: dict[str, FloatArray]) -> str:
 
 
 def _why_untrusted(of: Measurement, arm: ArmRecord, times: dict[str, FloatArray]) -> str:
-    """Why an arm's own times do not count, or the empty string."""
     if arm.status is not ArmStatus.OK:
         return f"{arm.status}: {arm.reason}" if arm.reason else str(arm.status)
     if arm.id not in times:

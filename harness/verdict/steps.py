@@ -209,7 +209,9 @@ def _without_leader(step: StepVerdict, cases: Sequence[Case], alone: Mapping[str
     if step.unmeasured:
         changed = any(case_id in alone for case_id in step.unmeasured)
         what = "not measured" if not changed else "not measured at the manifest's present sizes"
-        return Outcome.NOT_RUN, f"{what}: {', '.join(step.unmeasured)}", False
+        ranks = max(case.ranks for case in cases if case.id in step.unmeasured)
+        needs = f"; needs {ranks} devices of one host" if ranks > 1 else ""
+        return Outcome.NOT_RUN, f"{what}: {', '.join(step.unmeasured)}{needs}", False
     invalid = [(case.id, why) for case in cases if (why := alone[case.id].comparison.invalid)]
     if invalid:
         return Outcome.INVALID, _grouped(invalid, len(cases)), False
