@@ -75,6 +75,17 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     ),
     "help_without_torch": (("harness.cli", "import json\n", "import json\nimport torch\n"),),
     "store_whole_or_nothing": (("harness.jsonl", "os.ftruncate(descriptor, size)", "pass"),),
+    # -- several ranks
+    "ranks_last_entry": (
+        ("harness.measure.train", "last.duration_ns + max(behind, 0)", "max(span.duration_ns for span in spans)"),
+    ),
+    "ranks_blame": (("harness.rank_group", " and code != PEERS_LOST_CODE]", "]"),),
+    "ranks_apart": (
+        ("harness.rank_group", "limit if self._apart_since is None else min(limit,", "limit if True else min(limit,"),
+    ),
+    "ranks_named": (("harness.rank_group", "if 0 < len(late) < len(self._steps) else", "if False else"),),
+    "ranks_equal": (("harness.measure.rank_gate", "if team.ranks == 1 or candidate", "if True or candidate"),),
+    "ranks_multicast": (("harness.worker", "        forbid_multicast()\n", ""),),
     # -- statistics
     "stats_p_loss": (("harness.stats.rule", " & (n >= settings.p_loss)", ""),),
     "stats_p_win": (("harness.stats.rule", " & (n >= P_WIN)", ""),),

@@ -94,7 +94,8 @@ def said(of: Measurement) -> dict[str, str]:
     }
 
 
-@pytest.mark.defence("ranks_gate")
+@pytest.mark.defence("ranks_equal")
+@pytest.mark.defence("ranks_multicast")
 @pytest.mark.timeout(240)
 def test_every_rank_is_judged_and_all_record_one_time(tmp_path: Path) -> None:
     of = measured(
