@@ -17,6 +17,7 @@ from candidates._blocks import flux, qwen_image, wan
 from candidates._blocks.pieces import Forward, Pieces, WidePieces, bound
 from candidates.adalayernorm import op
 from candidates.adalayernorm.op import OP, VLLM_OMNI, WAN
+from candidates.adalayernorm.wiring_vllm_omni import wiring as vllm_omni_wiring
 from harness.op import Impl
 from harness.wiring import Described, Site, Wiring
 
@@ -154,7 +155,7 @@ def described(x: Tensor, scale: Tensor, shift: Tensor, eps: float, formula: str,
     return dims, {"eps": eps, "formula": formula, "modulation": modulation, "frames": 1}
 
 
-WIRINGS = tuple(
+_BLOCKS = tuple(
     Wiring(
         op=OP.id,
         family=family,
@@ -170,3 +171,4 @@ WIRINGS = tuple(
     for family, wirings in _FAMILIES.items()
     for one in wirings
 )
+WIRINGS = (*_BLOCKS, vllm_omni_wiring(nothing, described))

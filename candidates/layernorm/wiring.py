@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from candidates._blocks import wan
 from candidates._blocks.pieces import WidePieces, bound
 from candidates.layernorm.op import OP
+from candidates.layernorm.wiring_vllm_omni import wiring as vllm_omni_wiring
 from harness.op import Impl
 from harness.wiring import Described, Site, Wiring
 
@@ -68,4 +69,5 @@ WIRINGS = (
         native_calls=(r"layer_norm",),
         pinned=wan.PINNED,
     ),
+    vllm_omni_wiring(nothing, described),
 )

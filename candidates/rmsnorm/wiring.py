@@ -14,6 +14,7 @@ from candidates.rmsnorm import op
 from candidates.rmsnorm.rounding import ONCE
 from candidates.rmsnorm.wiring_norms import WiredRMSNorm, described, norms_of
 from candidates.rmsnorm.wiring_residual import wiring as residual_wiring
+from candidates.rmsnorm.wiring_vllm_omni import wirings as vllm_omni_wirings
 from harness.op import Impl
 from harness.wiring import Site, Wiring, replaced
 
@@ -86,4 +87,5 @@ _ALONE = tuple(
     )
     for family, (pinned, native_calls) in _FAMILIES.items()
 )
-WIRINGS = (*_ALONE, *(residual_wiring(family, _OMNI | pinned) for family, pinned in _LAYERS.items()))
+_RESIDUAL = tuple(residual_wiring(family, _OMNI | pinned) for family, pinned in _LAYERS.items())
+WIRINGS = (*_ALONE, *_RESIDUAL, *vllm_omni_wirings(_ALONE[0], _RESIDUAL[0]))

@@ -16,6 +16,7 @@ from candidates._attention.models import ATTENTIONS
 from candidates._attention.streams import Pair, Stream, joined, normed
 from candidates.rope_wan.op import OP, native
 from candidates.rope_wan.tables import Form, Pairs, Positions, Width
+from candidates.rope_wan.wiring_vllm_omni import wiring as vllm_omni_wiring
 from harness.op import Args, Impl
 from harness.schema.case import Dtype
 from harness.wiring import Described, Site, Wiring
@@ -128,4 +129,4 @@ def _wiring(name: str, family: _Family) -> Wiring:
     )
 
 
-WIRINGS = tuple(_wiring(name, family) for name, family in _FAMILIES.items())
+WIRINGS = (*(_wiring(name, family) for name, family in _FAMILIES.items()), vllm_omni_wiring(nothing, described))

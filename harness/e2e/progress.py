@@ -21,7 +21,7 @@ class CellProgress(LiveProgress):
 
     def step(self, task: str, arm: str, phase: str) -> None:
         """See `Progress.step`."""
-        step = f"{task}: {phase}"
+        step = " ".join(filter(None, (f"{task}: {phase}", arm)))
         if not self.console.is_terminal and step != self._said:
             self.console.print(f"    {monotonic() - self._start_s:4.0f} s  {step}", highlight=False, markup=False)
             self._current = task  # the line above says what the base class would

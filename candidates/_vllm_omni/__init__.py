@@ -1,0 +1,1 @@
+"""How a wiring takes hold of vllm-omni's layers."""
