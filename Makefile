@@ -13,7 +13,7 @@ PLATFORM ?= manylinux_2_28_x86_64
 PACKAGES ?=
 
 .DEFAULT_GOAL := help
-.PHONY: bench e2e nightly gather test test-full test-defences calibrate verify lint providers wheelhouse help preflight
+.PHONY: bench e2e nightly gather test test-full test-defences calibrate docs verify lint providers wheelhouse help preflight
 
 comma := ,
 
@@ -34,7 +34,7 @@ endif
 PLAIN := $(or $(PYTHON),$(wildcard .venv/bin/python),$(BASE_PYTHON),python3)
 
 bench: $(READY)  ## measure OP from manifest to verdict (NPROC: only cases of so many ranks; ARGS: options of `harness bench`)
-	$(RUN) -m harness bench $(OP) $(if $(NPROC),--ranks $(NPROC)) $(ARGS)
+	$(RUN) -m harness bench $(OP)$(if $(NPROC), --ranks $(NPROC)) $(ARGS)
 
 e2e: $(READY)  ## wire OP into real models and decide (MODEL: a glob; ARGS: options of `harness e2e`)
 	$(RUN) -m harness e2e $(OP) $(if $(MODEL),--model '$(MODEL)') $(ARGS)
@@ -57,6 +57,10 @@ test-defences: $(READY)  ## switch each defence off in turn and see its test go 
 calibrate: $(READY)  ## re-simulate the decision rule in full, writes reports/calibration.md
 	$(RUN) -m harness.calibrate
 
+docs: $(READY)  ## regenerate what is made from declarations: reports/inventory.md, docs/schema.md
+	$(RUN) -m harness inventory
+	$(RUN) -m harness schema --markdown > docs/schema.md
+
 verify: $(READY)  ## recompute every verdict from results/ and compare it with reports/
 	$(RUN) -m harness verify
 
@@ -72,7 +76,7 @@ wheelhouse:  ## wheels for an offline host into .wheelhouse/ (PY, PLATFORM, PACK
 	$(PLAIN) -m harness.provision.wheelhouse --python $(PY) --platform $(PLATFORM) $(PACKAGES)
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo "  PYTHON=python3 make ... uses that interpreter as it is and installs nothing"
 	@echo "  PIP_ARGS='...'          more options for pip, e.g. an index of CPU-only torch wheels"
 

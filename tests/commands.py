@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 def make_targets() -> set[str]:
     """Targets that the Makefile lists in its help."""
-    return set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    return set(re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
 def make_variables() -> set[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.provision.providers import REPOSITORY
+from tests.commands import make_targets
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="GNU make is not installed")
 
@@ -82,6 +83,13 @@ def test_too_old_a_python_is_one_sentence(top: Path) -> None:
 
 def test_set_up_tools_do_not_wait_for_the_environment(top: Path) -> None:
     assert "pip install" not in would_run(top, "providers", "wheelhouse")
+
+
+def test_help_lists_every_target(top: Path) -> None:
+    done = subprocess.run(["make", "help"], cwd=top, capture_output=True, text=True, check=True)
+    listed = {line.split()[1] for line in done.stdout.splitlines() if line.startswith("  make ")}
+    assert listed == make_targets()
+    assert "e2e" in listed
 
 
 def test_ci_runs_the_test_command() -> None:
