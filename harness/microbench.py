@@ -173,7 +173,10 @@ def bench(
 
 def _lacking(manifest: Manifest, device_type: str, ranks: int, here: int, comparisons: int) -> str:
     needs = f"{ranks} GPUs of one host" if device_type == "cuda" else f"{ranks} cores"
-    return f"{manifest.op}: {comparisons} comparisons of {ranks} ranks not run: they need {needs}, here are {here}."
+    return (
+        f"{manifest.op}: cases of {ranks} ranks were not run ({comparisons} to measure): they need {needs}, "
+        f"here are {here}."
+    )
 
 
 def _stored(store: Store, job: Job, hello: Hello, index: int) -> bool:

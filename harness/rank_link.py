@@ -28,6 +28,10 @@ class RankLink(PipeLink):
         message = super().receive(expected) if self.team.rank == 0 else None
         return cast(Expected, self.team.lead(message, f"wait for {expected.__name__}"))
 
+    def wait_for_end(self) -> None:
+        """Return when the supervisor has gone; it ends all ranks together, and one that ended by itself died."""
+        self._in.read()
+
     def ended(self, error: str) -> None:
         """See `Link.ended`."""
         self.send(Ended(error=error))

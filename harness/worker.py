@@ -126,7 +126,7 @@ def main() -> None:
     try:
         serve(link)
         if isinstance(link, RankLink):
-            link.team.close()
+            link.wait_for_end()
     except PeersLostError as error:
         print(error, file=sys.stderr, flush=True)
         os._exit(PEERS_LOST_CODE)

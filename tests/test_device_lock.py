@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from harness import device_lock
-from harness.device_lock import DeviceLock, expected_uuid
+from harness.device_lock import DeviceLock, device_count, expected_uuid
 from harness.errors import UnfitError
 
 
@@ -27,6 +27,7 @@ def _nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     stub = SimpleNamespace(
         nvmlInit=lambda: None,
         nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
         nvmlDeviceGetHandleByIndex=handle,
         nvmlDeviceGetUUID=lambda index: ("GPU-aaa", b"GPU-bbb")[index],
         NVMLError=NVMLError,
@@ -43,6 +44,25 @@ def test_expected_gpu(visible: str | None, uuid: str | None, monkeypatch: pytest
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert expected_uuid("cuda") == uuid
+
+
+@pytest.mark.parametrize(
+    ("visible", "uuids", "count"),
+    [(None, ("aaa", "bbb", None), 2), ("1,0", ("bbb", "aaa", None), 2), ("1", ("bbb", None, None), 1)],
+)
+def test_each_rank_has_a_gpu_of_its_own(
+    visible: str | None, uuids: tuple[str | None, ...], count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert tuple(expected_uuid("cuda", rank) for rank in range(3)) == uuids
+    assert device_count("cuda") == count
+
+
+def test_two_ranks_can_be_rehearsed_on_any_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_lock.os, "cpu_count", lambda: 1)
+    assert device_count("cpu") == 2
 
 
 def test_expected_cpu_is_the_machine() -> None:

@@ -1,12 +1,21 @@
 """What is selected, what is measured again, and what counts as a failure."""
 
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
 import pytest
 
+from harness import microbench
 from harness.errors import UserError
+from harness.isolate import Progress
 from harness.microbench import Outcome, Selection, tasks_of
+from harness.protocol import Hello, Job, Settings, Task
 from harness.schema.case import Case
+from harness.schema.measurement import Measurement
 from harness.schema.vocabulary import ArmStatus, RunStatus
-from tests.builders import Arm, case, manifest, measurement
+from harness.store import Store
+from tests.builders import LAPTOP, Arm, case, environment, manifest, measurement
 
 BIG = {"N": 1, "C": 512, "T": 5, "H": 32, "W": 32}
 WIDE = {"N": 1, "C": 256, "T": 5, "H": 64, "W": 64}
@@ -65,6 +74,67 @@ def test_a_filter_that_matches_nothing_is_an_error() -> None:
 
 def test_filters_that_match_only_apart_select_nothing() -> None:
     assert names("cuda", Selection(cases=("vae-up",), context="conv")) == []
+
+
+def of_ranks(case_id: str, ranks: int) -> Case:
+    return one(case_id, {**BIG, "T": ranks}).model_copy(update={"ranks": ranks})
+
+
+def test_ranks_select_and_tell_shapes_apart() -> None:
+    alike = one("pair", BIG).model_copy(update={"ranks": 2})
+    several = manifest(one("alone", BIG), alike, of_ranks("eight", 8))
+
+    def named(ranks: int | None) -> list[str]:
+        return [task.name for task in tasks_of(several, "cuda", Selection(ranks=ranks))]
+
+    assert named(None) == ["alone", "pair", "eight"]
+    assert named(2) == ["pair"]
+    with pytest.raises(UserError, match=r"--ranks 4: no case of groupnorm_silu has so many; there are 1, 2, 8\."):
+        named(4)
+
+
+class _Started(microbench.Supervisor):
+    """Measures nothing; remembers which jobs it was given."""
+
+    jobs: ClassVar[list[Job]] = []
+
+    def hello(self) -> Hello:
+        """A worker that finds nothing wrong."""
+        self.jobs.append(self.job)
+        return Hello(environment=environment(LAPTOP), identities=tuple({} for _ in self.job.tasks), problems=("odd",))
+
+    def run(self, tasks: list[Task]) -> Iterator[Measurement]:
+        """None of them."""
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("here", "asked", "started", "runnable"),
+    [(2, None, [1, 2], True), (2, 8, [], False), (1, None, [1], True), (8, 8, [8], True)],
+)
+def test_ranks_without_a_device_are_said_and_the_rest_runs_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, here: int, asked: int | None, started: list[int], runnable: bool
+) -> None:
+    monkeypatch.setattr(microbench, "Supervisor", _Started)
+    monkeypatch.setattr(microbench, "device_count", lambda device_type: here)
+    monkeypatch.setattr(_Started, "jobs", [])
+    several = manifest(of_ranks("eight", 8), of_ranks("pair", 2), one("alone", BIG), of_ranks("other", 2))
+    planned: list[tuple[int, int]] = []
+    outcome = microbench.bench(
+        several, tmp_path, Store(tmp_path / "results"), "cuda", selection=Selection(ranks=asked), settings=Settings(),
+        extra=(), broken={}, fresh=True, progress=Progress(), on_measured=lambda of: None,
+        on_planned=lambda to_measure, kept: planned.append((to_measure, kept)),
+    )  # fmt: skip
+    assert [job.ranks for job in _Started.jobs] == started
+    assert all({task.case.ranks for task in job.tasks} == {job.ranks} for job in _Started.jobs)
+    assert outcome.runnable is runnable
+    lacking = [problem for problem in outcome.problems if problem != "odd"]
+    if here < 8:
+        assert lacking[-1] == (
+            f"groupnorm_silu: cases of 8 ranks were not run (1 to measure): they need 8 GPUs of one host, here are {here}."
+        )
+    assert len(lacking) == sum(ranks > here for ranks in ((1, 2, 8) if asked is None else (asked,)))
+    assert [count for count, _ in planned] == ([1, 2] if started == [1, 2] else [1] * len(started))
 
 
 def test_failures_are_arms_that_broke_not_arms_that_were_refused() -> None:

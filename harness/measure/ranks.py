@@ -115,10 +115,6 @@ class RankTeam(Team):
         self._token = torch.zeros(1, device=device_type)
         self.meet()
 
-    def close(self) -> None:
-        """Leave the groups: torch's threads may abort a process that ends without."""
-        self._dist.destroy_process_group()
-
     def gather(self, value: T, about: str) -> list[T]:
         """See `Team.gather`. Raises PeersLostError when a rank has gone or asks something else."""
         heard: list[Any] = [None] * self.ranks

@@ -6,6 +6,7 @@ import sys
 from time import sleep
 
 import torch
+import torch.distributed as dist
 
 from harness.measure.arms import Arm
 from harness.measure.rank_clock import RankWallClock
@@ -50,7 +51,7 @@ def main(port: str, delay_us: str) -> None:
         seen[f"{label}time"].append(timed.sample_us() * LAUNCHES)
         seen[f"{label}naive"].append(max(timed.trains[0].durations_ns) / 1e3)
     assert torch.equal(reduced(torch.ones(64))[0], torch.full((64,), 2.0))
-    team.close()
+    dist.destroy_process_group()
     print(json.dumps({name: sorted(values) for name, values in seen.items()}))
 
 
