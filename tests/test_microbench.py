@@ -131,7 +131,8 @@ def test_ranks_without_a_device_are_said_and_the_rest_runs_apart(
     lacking = [problem for problem in outcome.problems if problem != "odd"]
     if here < 8:
         assert lacking[-1] == (
-            f"groupnorm_silu: cases of 8 ranks were not run (1 to measure): they need 8 GPUs of one host, here are {here}."
+            "groupnorm_silu: cases of 8 ranks were not run (1 to measure): they need 8 GPUs of one host, "
+            f"here are {here}."
         )
     assert len(lacking) == sum(ranks > here for ranks in ((1, 2, 8) if asked is None else (asked,)))
     assert [count for count, _ in planned] == ([1, 2] if started == [1, 2] else [1] * len(started))
