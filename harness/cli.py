@@ -20,6 +20,7 @@ from harness import posting
 from harness.choices import DeviceChoice, device_type_of
 from harness.e2e.verb import e2e
 from harness.errors import ExitCode, UserError
+from harness.history.command import confirm, history
 from harness.inventory.command import inventory
 from harness.nightly.command import nightly
 from harness.paths import project_root
@@ -204,6 +205,8 @@ def _print_problems(problems: Iterable[str]) -> None:
 
 app.command()(e2e)
 app.command()(nightly)
+app.command()(history)
+app.command()(confirm)
 app.command()(inventory)
 
 

@@ -22,6 +22,14 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "index_notices_a_change": (("harness.line_index", "known.stamp == stamp:", "known.stamp is not None:"),),
     "index_checksums": (("harness.line_index", "and sha256 == framed[1]:", "and sha256:"),),
     "remembered_forgets": (("harness.verdict.remembered", "if kept_key == key else None", "if kept_key else None"),),
+    # -- the history of nights
+    "history_trigger": (("harness.history.changes", "PENALTY = 8.0", "PENALTY = 8000.0"),),
+    "history_clip": (("harness.history.changes", "signal = np.clip(centred, -CLIP, CLIP)", "signal = centred"),),
+    "history_unconfirmed": (
+        ("harness.history.changes", "standing=Standing.SUSPECTED", "standing=Standing.REGRESSION"),
+    ),
+    "history_confirm": (("harness.history.confirm", "(-d if slower else d)", "(d if slower else -d)"),),
+    "history_builds": (("harness.history.confirm", " and one.build == build]", "]"),),
     # -- the worker, the clock, the catalog
     "blame": (("harness.isolate", "guilty = self._culprits(task, death)", "guilty = {}"),),
     "time_limit": (
