@@ -98,9 +98,7 @@ def seen_calls(bench: Workbench, model: nn.Module) -> tuple[Calls, Tensor]:
 class _Traffic(TorchDispatchMode):
     """Adds up what each operation reads and writes; views cost nothing."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.total_bytes = 0
+    total_bytes: int = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -114,7 +112,8 @@ class _Traffic(TorchDispatchMode):
 
 def bytes_of(call: Impl, args: Args) -> int:
     """Bytes that one call reads and writes, operation by operation; 0 where it returns its inputs or views of them."""
-    with _Traffic() as traffic:
+    traffic = _Traffic()  # type: ignore[no-untyped-call]
+    with traffic:
         call(**args)
     return traffic.total_bytes
 

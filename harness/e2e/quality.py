@@ -59,7 +59,8 @@ def reference_output(family: Family, model: nn.Module, inputs: Inputs, most_byte
 def _upcast(part: list[nn.Module], before: Stores, *_: Any) -> None:
     for module in part:
         for store in (module._parameters, module._buffers):
-            found = {name: value for name, value in store.items() if value is not None and _is_short(value)}
+            values: dict[str, Any] = dict(store)
+            found = {name: value for name, value in values.items() if value is not None and _is_short(value)}
             before.append((store, found))
             store.update({name: _in_fp32(value) for name, value in found.items()})
 

@@ -263,7 +263,8 @@ class CellRunner:
             record = one.record
             if record.status is RunStatus.MEASURED and _same(record, job, hello):
                 sequences.setdefault(record.sequence, []).append(record)
-        here, elsewhere = [], []
+        here: list[list[ProcessRecord]] = []
+        elsewhere: list[list[ProcessRecord]] = []
         for records in sequences.values():
             in_order = sorted(records, key=lambda record: record.process)
             # a gap would join processes that the rule never saw in this order

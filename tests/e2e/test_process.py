@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -14,6 +15,7 @@ from candidates.rmsnorm import wiring as rmsnorm_wiring
 from candidates.rmsnorm.op import OP
 from harness.e2e.process import CellProcess
 from harness.e2e.protocol import CellJob, CellSettings
+from harness.e2e.quality import checkpoint_sha256
 from harness.e2e.wirings import wiring_for
 from harness.e2e.workbench import RefusedError
 from harness.op import INHOUSE, TORCH, Candidate, candidate
@@ -22,7 +24,7 @@ from harness.schema.vocabulary import ArmStatus, Contract, Kind, RunStatus
 from harness.schema.workload import merged
 from harness.wiring import Wiring
 from tests.builders import LAPTOP, environment
-from tests.e2e.twins import ROOT, workloads
+from tests.e2e.twins import ROOT, twin, workloads
 from tests.rig import CPU, TOLERANCE, StubLink, without_inductor
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
@@ -37,6 +39,14 @@ def by_hand(x: Tensor, weight: Tensor | None, eps: float, rounding: str = "once"
     x32 = x.to(torch.promote_types(x.dtype, torch.float32))
     normed = x32 * torch.rsqrt(x32.square().mean(-1, keepdim=True) + eps)
     return (normed if weight is None else normed * weight).to(x.dtype)
+
+
+@candidate(**REWRITE, contract=Contract.TOLERANCE)
+def divides(x: Tensor, weight: Tensor | None, eps: float, rounding: str = "once") -> Tensor:
+    """Right, and rounded otherwise."""
+    x32 = x.to(torch.promote_types(x.dtype, torch.float32))
+    normed = x32 / (x32.square().mean(-1, keepdim=True) + eps).sqrt()
+    return ((normed if weight is None else weight * normed) * (1 + 2**-12)).to(x.dtype)
 
 
 @candidate(**REWRITE, contract=Contract.TOLERANCE)
@@ -241,3 +251,19 @@ def test_a_candidate_that_is_not_in_the_compiled_graphs_fell_back() -> None:
     record = process(by_hand, wiring=replace(whole, apply=eager_only)).measure()
     assert arm(record, by_hand).status is ArmStatus.FELL_BACK
     assert "still stands" in arm(record, by_hand).reason
+
+
+def test_real_weights_are_judged_by_their_output_too(tmp_path: Path) -> None:
+    _, model, _ = twin(NAME)
+    model.save_pretrained(tmp_path)  # type: ignore[operator]
+    one = process(by_hand, divides)
+    one.job = one.job.model_copy(update={"checkpoint": str(tmp_path)})
+    record = one.measure()
+    assert record.checkpoint == checkpoint_sha256(str(tmp_path))
+    same, other = arm(record, by_hand).quality, arm(record, divides).quality
+    assert same is not None
+    assert (same.bit_exact, same.psnr_db) == (True, None)
+    assert other is not None, arm(record, divides).reason
+    assert other.psnr_db is not None
+    assert 40 < other.psnr_db < 100
+    assert (other.ssim, other.lpips) == (None, None), "a latent of 8 x 8 holds no window and is no picture"
