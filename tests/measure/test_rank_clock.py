@@ -49,3 +49,12 @@ def test_one_rank_is_timed_as_ever() -> None:
 )
 def test_what_one_rank_has_to_say_carries_its_name(reasons: list[str], told: str) -> None:
     assert first_told(reasons) == told
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_draws_group_is_its_ranks_and_never_the_world() -> None:
+    """Two groups of two in a world of four."""
+    for seen in ranked.run("tests.measure.two_groups", 4):
+        assert seen["group"] < 1e-5
+        assert seen["world"] > 0.1
