@@ -11,11 +11,11 @@ from typing import Literal
 
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from harness import catalog
 from harness.e2e.eta import Ahead, took_s
 from harness.e2e.order import Entry
+from harness.e2e.outcome import outcomes
 from harness.e2e.progress import CellProgress
 from harness.e2e.protocol import DEFAULT_BUDGET_S, CellSettings
 from harness.e2e.runner import CellRunner
@@ -24,10 +24,8 @@ from harness.errors import UserError
 from harness.microbench import WORK_FOLDER, require_writable
 from harness.op import Candidate
 from harness.report import recompute_ops, refresh
-from harness.report.e2e import gain
 from harness.schema.manifest import Manifest, load_manifest
 from harness.schema.process import ProcessRecord
-from harness.schema.verdict import Verdicts
 from harness.schema.vocabulary import ArmStatus
 from harness.schema.workload import load_workloads
 from harness.store import ProcessStore
@@ -138,7 +136,8 @@ def run(request: Request, root: Path, out: Console, err: Console) -> Ran:
     finally:
         # Also after Ctrl-C: what is stored is decided and printed.
         verdicts, problems = refresh(root, request.ops)
-        out.print(outcome_table(verdicts, request.ops, request.device_type))
+        for table in outcomes(verdicts, request.ops, request.device_type):
+            out.print(table)
     ran.failures.extend(problems)
     return ran
 
@@ -191,28 +190,3 @@ def line_of(record: ProcessRecord, ahead: Ahead) -> str:
     said = f"process {record.process}: {record.pairs} pairs of {len(record.timed_arms)} arms ({seconds:.0f} s)"
     said += f"; {', '.join(broken)}" if broken else ""
     return escape(said + (f"; at most {ahead.processes} more, {ahead.seconds / 60:.1f} min" if ahead.processes else ""))
-
-
-def outcome_table(verdicts: Verdicts, ops: tuple[str, ...], device_type: str) -> Table:
-    """Every cell of these ops on the device's kind, newest sequence."""
-    table = Table(title="end to end", title_justify="left", title_style="bold")
-    for column in ("op", "model", "ceiling", "arm", "gain of the component", "verdict"):
-        table.add_column(column, overflow="fold")
-    for row in verdicts.rows:
-        for cell in row.cells:
-            if cell.op not in ops or cell.device.type != device_type:
-                continue
-            arms = [*([cell.twin] if cell.twin is not None else []), *cell.candidates]
-            if not arms:
-                table.add_row(cell.op, f"{cell.workload}/{cell.component}", "", "", "", f"{cell.verdict} {cell.reason}")
-            for index, arm in enumerate(arms):
-                first = index == 0
-                table.add_row(
-                    cell.op if first else "",
-                    f"{cell.workload}/{cell.component}" if first else "",
-                    gain(cell.ceiling_pct) if first else "",
-                    arm.id,
-                    gain(arm.gain_pct),
-                    str(arm.verdict) + (f" {escape(arm.reason)}" if arm.reason else ""),
-                )
-    return table
