@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -9,6 +10,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
 
 
 def run(module: str, ranks: int, *, interpret: bool = False, limit_s: float = 240) -> list[dict[str, Any]]:
@@ -20,6 +28,8 @@ def run(module: str, ranks: int, *, interpret: bool = False, limit_s: float = 24
             "OMP_NUM_THREADS": "1",
             "WORLD_SIZE": str(ranks),
             "RENDEZVOUS": f"{folder}/store",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(_free_port()),
             "NCCL_NVLS_ENABLE": "0",
             "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
             "NVSHMEM_DISABLE_NVLS": "1",
