@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
@@ -45,10 +46,10 @@ def slowed(run: Callable[[], object], percent: float, device_type: str) -> Calla
         synchronize(device_type)
         return perf_counter() - start
 
-    wanted = min(seconds(run) for _ in range(3)) * percent / 100
+    wanted = statistics.median(seconds(run) for _ in range(5)) * percent / 100
     if device_type == "cuda":
-        cycles, sleep = 1_000_000, cast("Callable[[int], None]", torch.cuda._sleep)
-        rate = cycles / min(seconds(partial(sleep, cycles)) for _ in range(3))
+        cycles, sleep = 20_000_000, cast("Callable[[int], None]", torch.cuda._sleep)
+        rate = cycles / statistics.median(seconds(partial(sleep, cycles)) for _ in range(5))
         spin: Callable[[], None] = partial(sleep, int(rate * wanted))
     else:
 

@@ -156,6 +156,8 @@ class CellVerdict(Record):
     """The leader's, on each request whose parts are all measured."""
     unmeasured_parts: tuple[str, ...]
     """Components of the workload's requests that have no time on this card yet."""
+    own_parts: tuple[str, ...]
+    """Other components of the same model that a request is made of; the model is tested when they are too."""
     share_table: tuple[tuple[float, float], ...]
     """Where a request has unmeasured parts: the component's share of a request in percent, against the request's
     gain in percent."""

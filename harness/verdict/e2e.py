@@ -145,6 +145,7 @@ def _judge(
         closed_by_ceiling=ceiling_pct is not None and ceiling_pct.upper < 1.0 and not aa,
         compositions=compositions,
         unmeasured_parts=unmeasured,
+        own_parts=_own_parts(workloads[key[1]], last),
         share_table=_share_table(leader) if unmeasured or not compositions else (),
     )
 
@@ -190,6 +191,13 @@ def _baseline_ms(measured: Sequence[ProcessRecord]) -> float:
 def _dynamic_over_static(cell: Timed, static: str | None, dynamic: str | None) -> float | None:
     figures = cell.figures(static, dynamic) if static and dynamic else None
     return 1 - figures.gain_pct.estimate / 100 if figures is not None else None
+
+
+def _own_parts(workload: Workload, record: ProcessRecord) -> tuple[str, ...]:
+    """As `CellVerdict.own_parts`: ids."""
+    own = {record.component.id, record.component.stands_for}
+    parts = [part.component.partition("/") for one in workload.compositions for part in one.parts]
+    return tuple(dict.fromkeys(name for of, _, name in parts if of == workload.workload and name not in own))
 
 
 def _compositions(

@@ -50,6 +50,9 @@ def _row(manifest: Manifest, cells: Sequence[CellVerdict]) -> tuple[Tracker, tup
     notes = [note for cell in cells for note in _cell_notes(cell, several)]
     deciding = [cell for cell in cells if cell.workload in manifest.deciding_models]
     missing = [model for model in manifest.deciding_models if model not in {cell.workload for cell in cells}]
+    tested = {(cell.workload, cell.component) for cell in cells}
+    parts = {(cell.workload, part) for cell in deciding for part in cell.own_parts} - tested
+    missing += [f"{model}/{part}" for model, part in sorted(parts)]
     if missing:
         command = f"make e2e OP={manifest.op}" + (f" MODEL={missing[0]}" if len(missing) == 1 else "")
         notes.append(f"not run: {', '.join(missing)}; `{command}`")

@@ -9,6 +9,7 @@ from harness.schema.e2e_verdict import CellVerdict, Tier, Verdict
 from harness.schema.process import ProcessRecord
 from harness.schema.verdict import Cell
 from harness.schema.vocabulary import ArmStatus, RunStatus, Tracker
+from harness.schema.workload import Composition, Part
 from harness.verdict.e2e import judge_cells
 from harness.verdict.e2e_rows import e2e_cell
 from harness.verdict.select import Present
@@ -211,6 +212,27 @@ def test_a_sequence_broken_off_on_one_card_yields_to_one_finished_on_another() -
     assert both.symbol is Tracker.NEGATIVE
     assert both.notes == row(*whole, *VAE).notes
     assert row(*half, *VAE).symbol is Tracker.IN_PROGRESS
+
+
+def test_a_model_is_tested_when_every_part_of_its_requests_is() -> None:
+    """Prefill and decode of one model: the row stays open while one of them was never measured."""
+    text = workload("toy-dit", partner="toy-dit", steps=())
+    both = Composition(
+        id="chat",
+        what="a prefill and 9 tokens",
+        parts=(Part(component="toy-dit/step", times=1), Part(component="toy-dit/decode", times=9)),
+        excluded="encoders",
+    )
+    named = {"toy-dit": text.model_copy(update={"compositions": (both,)})}
+    of = manifest(case("a", model="toy-dit")).model_copy(update={"deciding_models": ("toy-dit",)})
+    prefill, decode = (
+        sequence({K: 0.0}, component=COMPONENT.model_copy(update={"id": name})) for name in ("step", "decode")
+    )
+    half = e2e_cell(of, Claims(rows={}), judge_cells(stored(*prefill), named, NOW))
+    assert half.symbol is Tracker.IN_PROGRESS
+    assert "not run: toy-dit/decode; `make e2e OP=groupnorm_silu MODEL=toy-dit/decode`" in half.notes
+    whole = e2e_cell(of, Claims(rows={}), judge_cells(stored(*prefill, *decode), named, NOW))
+    assert whole.symbol is Tracker.NEGATIVE
 
 
 @pytest.mark.defence("e2e_regression")
