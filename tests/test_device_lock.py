@@ -61,7 +61,7 @@ def test_each_rank_has_a_gpu_of_its_own(
 
 
 def test_two_ranks_can_be_rehearsed_on_any_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_lock.os, "cpu_count", lambda: 1)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
     assert device_count("cpu") == 2
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from harness import microbench
 from harness.errors import UserError
-from harness.isolate import Progress
+from harness.isolate import Progress, Supervisor
 from harness.microbench import Outcome, Selection, tasks_of
 from harness.protocol import Hello, Job, Settings, Task
 from harness.schema.case import Case
@@ -93,7 +93,7 @@ def test_ranks_select_and_tell_shapes_apart() -> None:
         named(4)
 
 
-class _Started(microbench.Supervisor):
+class _Started(Supervisor):
     """Measures nothing; remembers which jobs it was given."""
 
     jobs: ClassVar[list[Job]] = []

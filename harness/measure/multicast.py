@@ -48,7 +48,7 @@ def forbid_multicast() -> None:
             )
         return handle
 
-    _SymmetricMemory.rendezvous = staticmethod(watched)
+    _SymmetricMemory.rendezvous = staticmethod(watched)  # type: ignore[method-assign]
     _kept.extend((library, rendezvous))
 
 

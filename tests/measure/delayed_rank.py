@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from time import sleep
 
 import torch
@@ -30,11 +29,10 @@ class Tardy(RankTeam):
             sleep(self.delay_us / 1e6)
 
 
-def main(port: str, delay_us: str) -> None:
-    """Print the least µs of each clock per train, on time and late."""
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+def main() -> None:
+    """Print the µs of each clock per train, sorted, on time and late."""
     team = Tardy()
-    team.delay_us = float(delay_us)
+    team.delay_us = float(os.environ["DELAY_US"])
     team.open_group("cpu")
     group = team.seat.group
     ops = torch.ops._c10d_functional
@@ -56,4 +54,4 @@ def main(port: str, delay_us: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

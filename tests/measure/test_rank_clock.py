@@ -8,7 +8,6 @@ import pytest
 from harness.measure.clock import WallClock
 from harness.measure.rank_clock import team_clock
 from harness.measure.ranks import ALONE, first_told
-from harness.rank_group import free_port
 from tests.candidates import ranked
 from tests.rig import CPU
 
@@ -24,7 +23,8 @@ def test_a_late_rank_is_no_slow_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     outer = os.environ.get("PYTHONPATH")  # on a GPU host some packages come from there
     path = filter(None, (str(ROOT / "tests/worker_site"), str(ROOT), outer))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
-    seen = ranked.run("tests.measure.delayed_rank", 2, arguments=(str(free_port()), str(DELAY_US)))
+    monkeypatch.setenv("DELAY_US", str(DELAY_US))
+    seen = ranked.run("tests.measure.delayed_rank", 2)
     assert seen[0] == seen[1], "the ranks agree"
     least = {name: values[0] for name, values in seen[0].items()}
     assert abs(least["late time"] - least["time"]) < DELAY_US / 4
