@@ -126,7 +126,10 @@ def _git_sha(root: Path) -> str | None:
     sha = git("rev-parse", "HEAD")
     if sha is None:
         return None
-    return sha + ("+dirty" if git("status", "--porcelain", "--untracked-files=no") else "")
+    # What a run itself writes shapes no number: after the first measurement every other would be `+dirty`.
+    written = (":(top,exclude)results", ":(top,exclude)reports")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ":(top)", *written)
+    return sha + ("+dirty" if changed else "")
 
 
 def _read(path: str) -> str | None:

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from harness.errors import UserError
 from harness.nightly.plan import State, minutes
 from harness.report.text import code, plain, table
+from harness.schema.history import Standing
 from harness.schema.measurement import Finite, Record
 
 FOLDER = "nightly"
@@ -29,6 +30,8 @@ class Stage(StrEnum):
 
     MICROBENCH = "µbench"
     E2E = "end to end"
+    HISTORY = "history"
+    """A suspected change, run again in its old and its new build."""
 
 
 class Ended(StrEnum):
@@ -73,15 +76,18 @@ class Session(Record):
     reason: str = ""
 
 
-class Change(Record):
-    """What the history of nights says of one op or cell."""
+class Told(Record):
+    """A change in the history, as it stood at the end of the night."""
 
     op: str
     what: str
-    confirmed: bool
-    """By the decision rule; until then it is suspected and no regression."""
-    regression: bool
+    since: str
+    """When the first run after the change began."""
+    standing: Standing
+    """Suspected, and no regression, until the decision rule has confirmed it."""
     sentence: str
+    new: bool
+    """No earlier night on this kind of device has told it."""
 
 
 class Night(Record):
@@ -96,7 +102,7 @@ class Night(Record):
     """Its folder under `results/`."""
     sessions: tuple[Session, ...] = ()
     pieces: tuple[Piece, ...] = ()
-    changes: tuple[Change, ...] | None = None
+    changes: tuple[Told, ...] | None = None
     """None where the history was not looked at."""
     problems: tuple[str, ...] = ()
     """Why reports or history are not what they should be, a sentence each."""
@@ -209,9 +215,9 @@ def _history(night: Night) -> str:
     if night.changes is None:
         return "Not looked at."
     if not night.changes:
-        return "No change found."
+        return "No change is suspected, and no regression stands."
     return "\n".join(
-        f"* {'**regression**' if one.confirmed and one.regression else 'confirmed' if one.confirmed else 'suspected'}: "
-        f"{code(one.op)}, {plain(one.what)}: {plain(one.sentence)}"
+        f"* {'new, ' if one.new else ''}{'**regression**' if one.standing is Standing.REGRESSION else one.standing}: "
+        f"{plain(one.sentence)}"
         for one in night.changes
     )

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from time import monotonic
 from typing import Literal
@@ -20,16 +18,19 @@ from harness.device_lock import expected_uuid
 from harness.errors import UnfitError, UserError
 from harness.microbench import SECONDS_PER_ARM, Selection, bench, require_writable, tasks_of
 from harness.nightly.budget import RESERVE_S, Budget, BudgetSpent, PieceSpent
-from harness.nightly.changes import changes_found
+from harness.nightly.changes import changes_of, confirmed, told
+from harness.nightly.diary import Diary, Ending, states_of
 from harness.nightly.due import Card
-from harness.nightly.estimates import Estimates
+from harness.nightly.estimates import MARGIN, START_S, UNKNOWN_S, Estimates
 from harness.nightly.plan import Choice, State, Work, choose, in_order, minutes, ops_in_order
-from harness.nightly.record import Ended, Night, Piece, Session, Stage, file_of, load, now, save
+from harness.nightly.record import Ended, Night, Piece, Stage
 from harness.progress import LiveProgress
 from harness.protocol import Settings
 from harness.report import refresh
+from harness.schema.history import Change, Metric, Standing
 from harness.schema.manifest import Manifest
 from harness.schema.measurement import Measurement
+from harness.stats.rule import P_CAP
 from harness.store import ProcessStore
 
 MICROBENCH_SHARE = 0.5
@@ -66,27 +67,23 @@ class NightRun:
         usable = {op: of for op, of in request.manifests.items() if op not in request.unusable}
         self.card = Card(root, uuid, request.device_type, usable, request.broken)
         require_writable(root)
-        self.file = file_of(root, uuid, datetime.now(UTC).date().isoformat())
-        self.night = self._begin()
+        self.diary = Diary(root, uuid, request.device_type, request.budget_min)
+        if self.diary.goes_on:
+            err.print(f"going on with the night of {self.night.date}", highlight=False)
         self._why_not: dict[tuple[Stage, str, str], str] = {}
 
-    def _begin(self) -> Night:
-        session = Session(started_at=now(), budget_min=self.request.budget_min)
-        if not self.file.exists():
-            date = session.started_at[:10]
-            return Night(date=date, device_type=self.request.device_type, sessions=(session,))
-        before = load(self.file)
-        kept = tuple(piece for piece in before.pieces if piece.ended is not Ended.LEFT_OUT)
-        self.err.print(f"going on with the night of {before.date}: {len(kept)} pieces were begun", highlight=False)
-        return before.model_copy(update={"sessions": (*before.sessions, session), "pieces": kept})
+    @property
+    def night(self) -> Night:
+        """As far as it has come."""
+        return self.diary.night
 
     def run(self) -> Night:
         """Measure until the budget is spent or nothing is left; the night as it is in its file.
 
         Raises KeyboardInterrupt for Ctrl-C and UnfitError where nothing could be measured, the file written.
         """
-        save(self.night, self.file)
-        ended: Literal["finished", "interrupted", "unfit"] = "finished"
+        self.diary.save()
+        ended: Ending = "finished"
         reason = ""
         try:
             with self.budget.alarm():
@@ -114,6 +111,7 @@ class NightRun:
         self._rotate()
         self._microbench(0.0, self.budget.left_s, lambda work: work.state.is_due)
         self._microbench(0.0, self.budget.left_s, lambda work: True)
+        self._confirm()
 
     def _announce(self, cells: list[Work], night_s: float) -> None:
         estimates = self.card.estimates()
@@ -188,7 +186,7 @@ class NightRun:
 
     def _cells(self) -> list[Work]:
         works, problems = self.card.cells(self.night, self.request.cell_budget_s)
-        self._problem(*problems)
+        self.diary.problem(*problems)
         return works
 
     def _rotate(self) -> None:
@@ -233,6 +231,36 @@ class NightRun:
         choice = Choice((work,), work.seconds)
         self._piece(Stage.E2E, work.op, work.id, choice, measure, stored)
 
+    def _confirm(self) -> None:
+        """Suspected changes, as long as all the pairs that one may need fit."""
+        changes, _ = changes_of(self.root, self.diary.name_device(self.card.store))
+        for change in changes or ():
+            of_cell = change.key.metric is Metric.GAIN
+            one_run_s = self.request.cell_budget_s if of_cell else UNKNOWN_S[self.request.device_type]
+            needs_s = MARGIN * 2 * P_CAP * (START_S[self.request.device_type] + one_run_s)
+            if change.standing is Standing.SUSPECTED and needs_s <= self.budget.left_s:
+                self._confirm_one(change, needs_s)
+
+    def _confirm_one(self, change: Change, needs_s: float) -> None:
+        before = change.confirmation.pairs if change.confirmation is not None else 0
+        made = 0
+
+        def say(line: str) -> None:
+            self.err.print(f"  {line}", highlight=False, markup=False)
+
+        def measure() -> tuple[list[str], tuple[str, ...]]:
+            nonlocal made
+            try:
+                now_stands = confirmed(change, self.root, say)
+            except UserError as error:  # an old build that cannot be made again is no fault of this night
+                return [], (str(error),)
+            made = now_stands.confirmation.pairs - before if now_stands.confirmation is not None else 0
+            return [], ()
+
+        self.err.print(f"{change.key.name}: old and new build in turn, at most {minutes(needs_s)}", highlight=False)
+        choice = Choice((), needs_s)
+        self._piece(Stage.HISTORY, change.key.op, change.key.name, choice, measure, lambda: 2 * made)
+
     def _piece(
         self,
         stage: Stage,
@@ -249,7 +277,7 @@ class NightRun:
         try:
             failures, problems = measure()
             ended, reason = Ended.FAILED if failures else Ended.DONE, choice.reason
-            self._problem(*problems)
+            self.diary.problem(*problems)
         except PieceSpent:
             reason = "what comes next would not have fitted into the time for it"
         except BudgetSpent:
@@ -262,15 +290,12 @@ class NightRun:
         except UserError as error:
             ended, reason, failures = Ended.FAILED, "", [f"{op}: {what}: {error}"]
         finally:
-            states: dict[State, int] = {}
-            for work in choice.works:
-                states[work.state] = states.get(work.state, 0) + 1
-            self._note(
+            self.diary.note(
                 Piece(
                     stage=stage,
                     op=op,
                     what=what,
-                    states=states,
+                    states=states_of(choice.works),
                     ended=ended,
                     reason=reason,
                     failures=tuple(failures),
@@ -280,56 +305,20 @@ class NightRun:
                 )
             )
 
-    # -- the record ------------------------------------------------------------------------------------------------
-
-    def _note(self, piece: Piece) -> None:
-        self.night = self.night.model_copy(update={"pieces": (*self.night.pieces, piece)})
-        save(self.night, self.file)
-
-    def _note_rest(self, stage: Stage, works: list[Work]) -> None:
-        """What this night has not measured, by op and reason."""
-        rest: dict[tuple[str, str], list[Work]] = {}
-        for work in works:
-            why = self._why_not.get((stage, work.op, work.id), "the night ended before its turn")
-            rest.setdefault((work.op, why), []).append(work)
-        for (op, why), of_op in rest.items():
-            names = ", ".join(work.id for work in of_op[:3]) + (f" and {len(of_op) - 3} more" if len(of_op) > 3 else "")
-            states = {state: count for state in State if (count := sum(work.state is state for work in of_op))}
-            self._note(Piece(stage=stage, op=op, what=names, states=states, ended=Ended.LEFT_OUT, reason=why))
-
-    def _name_device(self) -> None:
-        """As the evidence of this card names it."""
-        stored = (one.measurement.environment.device for one in self.card.store.load())
-        cells = (one.record.environment.device for one in ProcessStore(self.root / "results").load())
-        device = next((one for one in chain(stored, cells) if one.uuid == self.card.uuid), None)
-        if device is not None:
-            self.night = self.night.model_copy(update={"device": device.name, "device_key": device.key})
-
-    def _problem(self, *sentences: str) -> None:
-        problems = dict.fromkeys((*self.night.problems, *sentences))
-        self.night = self.night.model_copy(update={"problems": tuple(problems)})
-
-    def _conclude(self, ended: Literal["finished", "interrupted", "unfit"], reason: str) -> None:
-        """Reports, history, and the file: also after Ctrl-C."""
+    def _conclude(self, ended: Ending, reason: str) -> None:
+        """What was left out, reports, history, and the file: also after Ctrl-C."""
         for op, why in self.request.unusable.items():
-            self._note(Piece(stage=Stage.MICROBENCH, op=op, what="all", states={}, ended=Ended.LEFT_OUT, reason=why))
+            self.diary.leave_out(Stage.MICROBENCH, op, "all", why)
         for op, ranks, count in self.card.lacking():
-            reason = f"{count} cases of {ranks} ranks need as many devices of one host"
-            self._note(
-                Piece(
-                    stage=Stage.MICROBENCH, op=op, what=f"{ranks} ranks", states={}, ended=Ended.LEFT_OUT, reason=reason
-                )
-            )
-        self._note_rest(Stage.MICROBENCH, self.card.comparisons(self.night, self.card.estimates()))
-        self._note_rest(Stage.E2E, self._cells())
-        self._name_device()
+            why = f"{count} cases of {ranks} ranks need as many devices of one host"
+            self.diary.leave_out(Stage.MICROBENCH, op, f"{ranks} ranks", why)
+        works = self.card.comparisons(self.night, self.card.estimates())
+        self.diary.leave_out_rest(Stage.MICROBENCH, works, self._why_not)
+        self.diary.leave_out_rest(Stage.E2E, self._cells(), self._why_not)
         _, problems = refresh(self.root, tuple(self.request.manifests))
-        self._problem(*problems)
-        changes, problems = changes_found(self.root, self.night)
-        self._problem(*problems)
-        last = self.night.sessions[-1].model_copy(
-            update={"took_s": self.budget.spent_s, "ended": ended, "reason": reason}
-        )
-        self.night = self.night.model_copy(update={"sessions": (*self.night.sessions[:-1], last), "changes": changes})
-        save(self.night, self.file)
-        self.err.print(f"{self.file.relative_to(self.root)} is written", highlight=False)
+        self.diary.problem(*problems)
+        changes, problems = changes_of(self.root, self.diary.name_device(self.card.store))
+        self.diary.problem(*problems)
+        standing = None if changes is None else told(self.root, self.night, changes)
+        self.diary.close(ended, reason, self.budget.spent_s, standing)
+        self.err.print(f"{self.diary.file.relative_to(self.root)} is written", highlight=False)

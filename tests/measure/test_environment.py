@@ -1,5 +1,6 @@
 """Identifiers that survive a reboot, and what is recorded beside them."""
 
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -70,3 +71,24 @@ def test_compile_cache_hits_are_told_from_fresh_compiles(
         if name in filled:
             (root / name / "ab").mkdir(parents=True)
     assert processes.compile_cache_state() == state
+
+
+def test_a_tree_is_dirty_by_its_sources_and_not_by_what_runs_write(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        identity = ["-c", "user.name=t", "-c", "user.email=t@example.com"]
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init", "--quiet")
+    for name in ("results", "reports", "harness"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a").write_text("1")
+    git("add", ".")
+    git("commit", "--quiet", "-m", "all")
+    sha = environment._git_sha(tmp_path)
+    assert sha is not None
+    assert len(sha) == 40
+    for name in ("results", "reports"):
+        (tmp_path / name / "a").write_text("2")
+    assert environment._git_sha(tmp_path) == sha
+    (tmp_path / "harness/a").write_text("2")
+    assert environment._git_sha(tmp_path) == f"{sha}+dirty"

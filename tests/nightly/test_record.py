@@ -6,7 +6,8 @@ import pytest
 
 from harness.errors import UserError
 from harness.nightly.plan import State
-from harness.nightly.record import Change, Ended, Night, Piece, Session, Stage, file_of, load, markdown, newest, save
+from harness.nightly.record import Ended, Night, Piece, Session, Stage, Told, file_of, load, markdown, newest, save
+from harness.schema.history import Standing
 
 NIGHT = Night(
     date="2026-12-01",
@@ -69,12 +70,11 @@ def test_it_says_what_ran_what_broke_and_what_did_not_with_the_reason() -> None:
 
 
 def test_only_what_the_rule_confirmed_is_called_a_regression() -> None:
-    def told(*, confirmed: bool, regression: bool) -> str:
-        change = Change(op="rmsnorm", what="a case", confirmed=confirmed, regression=regression, sentence="slower")
+    def read(standing: Standing, *, new: bool = False) -> str:
+        change = Told(op="rmsnorm", what="a case", since="then", standing=standing, sentence="2 % more time", new=new)
         return markdown(NIGHT.model_copy(update={"changes": (change,)})).partition("## History")[2]
 
-    assert "**regression**" in told(confirmed=True, regression=True)
-    assert "regression" not in told(confirmed=False, regression=True)
-    assert "* suspected: `rmsnorm`" in told(confirmed=False, regression=True)
-    assert "* confirmed: `rmsnorm`" in told(confirmed=True, regression=False)
-    assert "No change found." in markdown(NIGHT.model_copy(update={"changes": ()}))
+    assert read(Standing.REGRESSION).strip() == "* **regression**: 2 % more time"
+    assert read(Standing.SUSPECTED, new=True).strip() == "* new, suspected: 2 % more time"
+    nothing = markdown(NIGHT.model_copy(update={"changes": ()}))
+    assert "No change is suspected, and no regression stands." in nothing

@@ -18,7 +18,7 @@ from harness.nightly.budget import Budget, BudgetSpent
 from harness.nightly.due import Card
 from harness.nightly.estimates import Cost
 from harness.nightly.plan import State, Work
-from harness.nightly.record import Ended, Night, Stage, load
+from harness.nightly.record import Ended, Night, Stage, load, now
 from harness.nightly.run import NightRun, Request
 from harness.schema.manifest import Manifest, load_manifests
 from harness.store import Store
@@ -58,7 +58,7 @@ class Toy:
             if task.case.id in self.breaks:
                 raise self.breaks[task.case.id]
             env = environment(LAPTOP, present(self.root, self.manifests).op_sha256["toy"])
-            one = measurement({"inhouse.flipped": Arm()}, op="toy", of=task.case, env=env, started_at=night_run.now())
+            one = measurement({"inhouse.flipped": Arm()}, op="toy", of=task.case, env=env, started_at=now())
             Store(self.root / "results").append(one)
             how["on_measured"](one)
         return microbench.Outcome([], 0, ())
