@@ -221,6 +221,9 @@ def decide() -> None:
 
 
 app.command()(posting.matrix)
+app.command()(posting.post)
+app.command()(posting.subissue)
+app.command()(posting.pr)
 
 
 @app.command()

@@ -13,7 +13,7 @@ from harness.errors import UserError
 from harness.paths import project_root
 
 if TYPE_CHECKING:
-    from harness.schema.verdict import Verdicts
+    from harness.schema.verdict import RowVerdict, Verdicts
 
 _DEVICE_HELP = "only the evidence of this kind of GPU: the name of a folder of results/"
 _BASE_URL_HELP = "URL of the project's root at a commit, for links that leave the repository"
@@ -33,17 +33,22 @@ def matrix(
     ] = False,
 ) -> None:
     """Print the RFC's tracking matrix, ready to paste; or check one that was edited by hand."""
-    from harness.report import recall
     from harness.report.matrix import matrix_markdown
 
     if file is not None and not check:
         raise UserError(f"{file}: a file is only checked; write `harness matrix --check {file}`.")
-    verdicts = recall(project_root(), lambda file: print(f"reading results/{file}", file=sys.stderr))
+    verdicts = _recalled()
     _require_device(verdicts, device)
     if check:
         _check(verdicts, file, device)
     else:
         print(matrix_markdown(verdicts, _root_url(base_url), device), end="")
+
+
+def _recalled() -> Verdicts:
+    from harness.report import recall
+
+    return recall(project_root(), lambda file: print(f"reading results/{file}", file=sys.stderr))
 
 
 def _check(verdicts: Verdicts, file: Path | None, device: str | None) -> None:
@@ -93,3 +98,62 @@ def _root_url(base_url: str) -> str:
             f"--base-url {base_url}: is no URL; write e.g. https://github.com/OWNER/REPOSITORY/blob/COMMIT."
         )
     return base_url.rstrip("/")
+
+
+Op = Annotated[str, typer.Argument(help="id of the op, as in shapes/")]
+
+
+def post(op: Op, device: Device = None, base_url: BaseUrl = "", output: Output = None) -> None:
+    """Print the results post of an op: conclusion, platform, tables, end to end, what was not tested, how to repeat."""
+    from harness.report.post import post_markdown
+
+    _write(post_markdown(_row(op, device), _root_url(base_url)), output)
+
+
+def subissue(op: Op, device: Device = None, base_url: BaseUrl = "", output: Output = None) -> None:
+    """Print the sub-issue of an op that is ❌ end to end: why native + torch.compile stays, with the numbers."""
+    from harness.report.subissue import subissue_markdown
+
+    _write(subissue_markdown(_row(op, device), _root_url(base_url)), output)
+
+
+def pr(op: Op, device: Device = None, base_url: BaseUrl = "", output: Output = None) -> None:
+    """Print the text of the pull request for an op that is ✅ end to end, with its patch plan."""
+    from harness.report.pr import pr_markdown, require_won
+
+    row = _row(op, device)
+    require_won(row)
+    from harness.patch_plan import patch_plan  # imports torch and the model's library
+    from harness.survey import survey
+
+    root = project_root()
+    plan = patch_plan(root, row, survey(root, (op,)).broken)
+    _write(pr_markdown(row, plan, _root_url(base_url)), output)
+
+
+def _row(op: str, device: str | None) -> RowVerdict:
+    """The op's row on one kind of GPU: the one named, or the only one there is evidence of."""
+    verdicts = _recalled()
+    _require_device(verdicts, device)
+    row = next((row for row in verdicts.rows if row.op == op), None)
+    if row is None:
+        known = ", ".join(row.op for row in verdicts.rows)
+        raise UserError(f"there is no manifest shapes/{op}.yaml; the ops with one are {known}.")
+    of = [*(card.device for card in row.cards), *(cell.device for cell in row.cells)]
+    keys = sorted({one.key for one in of if one.type == "cuda"})
+    if device is None and len(keys) > 1:
+        raise UserError(
+            f"{op} was measured on several kinds of GPUs and a post is of one; add --device {' or '.join(keys)}."
+        )
+    return row if device is None else row.on(device)
+
+
+def _write(markdown: str, output: Path | None) -> None:
+    if output is None:
+        print(markdown, end="")
+        return
+    try:
+        output.write_text(markdown, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"--output {output}: {error.strerror}; name a file in a folder that can be written.") from None
+    print(output)

@@ -130,7 +130,7 @@ def test_help_imports_no_torch_and_names_the_verbs() -> None:
         env={**os.environ, **ENVIRONMENT},
     )  # fmt: skip
     assert done.returncode == ExitCode.DONE
-    for verb in ("list", "check", "schema", "bench", "decide", "matrix", "verify", "doctor"):
+    for verb in ("list", "check", "schema", "bench", "decide", "matrix", "post", "subissue", "pr", "verify", "doctor"):
         assert f" {verb} " in done.stdout
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "typer" in imported

@@ -152,5 +152,7 @@ def _software(cards: Sequence[CardVerdict], cells: Sequence[CellVerdict]) -> Ite
 
 
 def _named(card: CardVerdict) -> dict[str, tuple[str, ...]]:
-    base = {name: card.packages[name] for name in ("torch", "triton") if name in card.packages}
+    base: dict[str, tuple[str, ...]] = {
+        name: card.packages[name] for name in ("torch", "triton") if name in card.packages
+    }
     return {**base, **card.providers}

@@ -244,6 +244,17 @@ class CardVerdict(Record):
     notes: tuple[str, ...]
 
 
+class Won(Record):
+    """The request that a row's ✅ end to end rests on."""
+
+    candidate: str
+    workload: str
+    component: str
+    context: str | None
+    device_uuid: str
+    composition: str
+
+
 class Cell(Record):
     """One cell of the matrix."""
 
@@ -258,6 +269,8 @@ class Cell(Record):
     """What the evidence says and what it lacks."""
     remark: str = ""
     """What the owner says, signed."""
+    won: Won | None = None
+    """Of an E2E cell that is ✅."""
 
 
 class Trackers(Record):

@@ -17,7 +17,7 @@ from harness.schema.claims import Claims, TrackerName
 from harness.schema.e2e_verdict import CellVerdict, CompositionVerdict, Verdict
 from harness.schema.figures import Span
 from harness.schema.manifest import Manifest
-from harness.schema.verdict import Cell
+from harness.schema.verdict import Cell, Won
 from harness.schema.vocabulary import Tracker
 from harness.stats.combine import holm
 from harness.verdict.claimed import claimed, signed
@@ -29,9 +29,10 @@ def e2e_cell(manifest: Manifest, claims: Claims, cells: Sequence[CellVerdict]) -
     on_gpu = _counted([cell for cell in cells if cell.device.type == "cuda"])
     if not on_gpu:
         return claimed(claim)
-    symbol, notes = _row(manifest, on_gpu)
+    symbol, notes, won = _row(manifest, on_gpu)
     stale = sorted({reason for cell in on_gpu for reason in cell.stale})
-    cell = Cell(symbol=symbol, stale=bool(stale), notes=(*notes, *(f"stale: {reason}" for reason in stale)))
+    said_stale = (f"stale: {reason}" for reason in stale)
+    cell = Cell(symbol=symbol, stale=bool(stale), notes=(*notes, *said_stale), won=won)
     return signed(cell, claim)
 
 
@@ -45,7 +46,7 @@ def _same_cell(cell: CellVerdict) -> tuple[str, str, str, str | None]:
     return cell.device.key, cell.workload, cell.component, cell.context
 
 
-def _row(manifest: Manifest, cells: Sequence[CellVerdict]) -> tuple[Tracker, tuple[str, ...]]:
+def _row(manifest: Manifest, cells: Sequence[CellVerdict]) -> tuple[Tracker, tuple[str, ...], Won | None]:
     several = len({cell.device.name for cell in cells}) > 1
     notes = [note for cell in cells for note in _cell_notes(cell, several)]
     deciding = [cell for cell in cells if cell.workload in manifest.deciding_models]
@@ -60,11 +61,11 @@ def _row(manifest: Manifest, cells: Sequence[CellVerdict]) -> tuple[Tracker, tup
     for cell, composition in winners:
         losses = list(_regressions(cells, cell.leader))
         if not losses:
-            return Tracker.POSITIVE, (_won(cell, composition), *notes)
+            return Tracker.POSITIVE, (_won_note(cell, composition), *notes), _won(cell, composition)
         notes += losses
     if not missing and deciding and all(_nothing_wins(cell) for cell in deciding):
-        return Tracker.NEGATIVE, tuple(notes)
-    return Tracker.IN_PROGRESS, tuple(notes)
+        return Tracker.NEGATIVE, tuple(notes), None
+    return Tracker.IN_PROGRESS, tuple(notes), None
 
 
 def _winners(cells: Sequence[CellVerdict]) -> list[tuple[CellVerdict, CompositionVerdict]]:
@@ -95,7 +96,19 @@ def _nothing_wins(cell: CellVerdict) -> bool:
     return cell.closed_by_ceiling or (bool(tested) and all(arm.verdict is Verdict.NO_WIN for arm in tested))
 
 
-def _won(cell: CellVerdict, composition: CompositionVerdict) -> str:
+def _won(cell: CellVerdict, composition: CompositionVerdict) -> Won:
+    assert cell.leader is not None, "a request won by nobody"
+    return Won(
+        candidate=cell.leader,
+        workload=cell.workload,
+        component=cell.component,
+        context=cell.context,
+        device_uuid=cell.device.uuid,
+        composition=composition.id,
+    )
+
+
+def _won_note(cell: CellVerdict, composition: CompositionVerdict) -> str:
     return (
         f"{cell.leader} wins {cell.title}, {composition.what}, on {cell.device.name}: "
         f"{said(composition.figures.gain_pct)} of the request ({composition.excluded} left out)"
