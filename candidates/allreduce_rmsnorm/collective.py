@@ -1,9 +1,11 @@
 """The all-reduce of the process group's backend (NCCL, gloo): functional for the authority, in place for adapters."""
 
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _resolve_process_group
+from torch.distributed import distributed_c10d
 
 
 def all_reduced(x: Tensor, group: str) -> Tensor:
@@ -20,7 +22,8 @@ def all_reduced(x: Tensor, group: str) -> Tensor:
 
 def process_group(group: str) -> dist.ProcessGroup:
     """The process group of that name; raises RuntimeError when there is none."""
-    found: dist.ProcessGroup = _resolve_process_group(group)  # type: ignore[arg-type]
+    resolve: Any = distributed_c10d._resolve_process_group  # type: ignore[attr-defined]
+    found: dist.ProcessGroup = resolve(group)
     return found
 
 

@@ -5,6 +5,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from candidates.allreduce_rmsnorm.collective import process_group
 from candidates.allreduce_rmsnorm.kernels import allreduce_rmsnorm_one_shot, allreduce_rmsnorm_two_shot
 from candidates.allreduce_rmsnorm.workspace import Workspace, workspace
 from candidates.rmsnorm.rounding import BEFORE_WEIGHT, ONCE, require_one_dtype
@@ -83,8 +84,6 @@ def fused(
 
 
 def _space(x: Tensor, group: str, two_shot: bool) -> Workspace:
-    from candidates.allreduce_rmsnorm.collective import process_group
-
-    ranks = process_group(group).size()
-    needed = half_bytes(*x.shape, x.element_size(), ranks, two_shot=two_shot)
+    rows, width = x.shape
+    needed = half_bytes(rows, width, x.element_size(), process_group(group).size(), two_shot=two_shot)
     return workspace(group, x.device, needed, most_programs(x.device))

@@ -54,7 +54,7 @@ def shard(model: nn.Module, group: str) -> None:
             linear.weight = _share(linear.weight, 0, *mine)
         attention.o_proj.weight = _share(attention.o_proj.weight, 1, *mine)
         experts: Any = layer.get_submodule("mlp.experts")
-        halves = [_share(half, 1, *mine) for half in experts.gate_up_proj.chunk(2, 1)]
+        halves: list[Tensor] = [_share(half, 1, *mine) for half in experts.gate_up_proj.chunk(2, 1)]
         experts.gate_up_proj = nn.Parameter(torch.cat(halves, 1), requires_grad=experts.gate_up_proj.requires_grad)
         experts.down_proj = _share(experts.down_proj, 2, *mine)
         experts.intermediate_dim //= ranks.size()

@@ -105,7 +105,7 @@ def peer_memory(group: str, device: torch.device, bytes_each: int) -> PeerMemory
     if os.environ.get(MULTICAST_OFF) != "1":
         raise RuntimeError(f"set {MULTICAST_OFF}=1 before the process starts: these kernels run without multicast")
     buffer = symmetric.empty(bytes_each, dtype=torch.uint8, device=device)
-    handle = symmetric.rendezvous(buffer, group)
+    handle = symmetric.rendezvous(buffer, process_group(group))
     if handle.multicast_ptr:
         raise RuntimeError(f"torch mapped a multicast address although {MULTICAST_OFF}=1; it must not")
     buffer.zero_()
@@ -119,9 +119,10 @@ def _shared_file(group: str, device: torch.device, bytes_each: int) -> PeerMemor
     path: list[str | None] = [None]
     if ranks.rank() == 0:
         in_memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
-        number, path[0] = tempfile.mkstemp(prefix="peer-buffers-", dir=in_memory)
+        number, made = tempfile.mkstemp(prefix="peer-buffers-", dir=in_memory)
+        os.truncate(number, ranks.size() * bytes_each)
         os.close(number)
-        os.truncate(path[0], ranks.size() * bytes_each)
+        path[0] = made
     dist.broadcast_object_list(path, group=ranks, group_src=0)
     assert path[0] is not None
     whole = torch.from_file(path[0], shared=True, size=ranks.size() * bytes_each, dtype=torch.uint8)

@@ -186,6 +186,7 @@ def test_peer_memory_is_refused_where_multicast_is_not_off(
     monkeypatch.setattr(symmetric, "empty", lambda size, dtype, device: torch.ones(size, dtype=dtype))
     monkeypatch.setattr(symmetric, "rendezvous", lambda buffer, group: _Handle(address))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(workspace, "process_group", lambda group: group)
     monkeypatch.delenv(workspace.MULTICAST_OFF, raising=False)
     if setting is not None:
         monkeypatch.setenv(workspace.MULTICAST_OFF, setting)
