@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 from harness.nightly.plan import State, Work
 from harness.nightly.record import Ended, Night, Piece, Session, Stage, Told, file_of, load, now, save
-from harness.schema.measurement import DeviceRecord
-from harness.store import ProcessStore, Store
+from harness.store import Line, ProcessStore
 
 Ending = Literal["finished", "interrupted", "unfit"]
 
@@ -68,15 +66,20 @@ class Diary:
         problems = dict.fromkeys((*self.night.problems, *sentences))
         self.night = self.night.model_copy(update={"problems": tuple(problems)})
 
-    def name_device(self, store: Store) -> str:
+    def name_device(self, lines: Sequence[Line]) -> str:
         """As the newest evidence of this card names it; its key, empty where there is none."""
-        measured = (
-            (of.started_at, of.environment.device) for one in store.load() if (of := one.measurement) is not None
+        newest = max(
+            (line for line in lines if line.summary.device_uuid == self.uuid),
+            key=lambda line: line.summary.started_at,
+            default=None,
         )
-        cells = ((one.record.started_at, one.record.environment.device) for one in ProcessStore(store.root).load())
-        here: list[tuple[str, DeviceRecord]] = [pair for pair in chain(measured, cells) if pair[1].uuid == self.uuid]
-        if here:
-            _, device = max(here, key=lambda pair: pair[0])
+        cells = (one.record.environment.device for one in ProcessStore(self.root / "results").load())
+        device = (
+            newest.measurement.environment.device
+            if newest is not None
+            else next((one for one in cells if one.uuid == self.uuid), None)
+        )
+        if device is not None:
             self.night = self.night.model_copy(update={"device": device.name, "device_key": device.key})
         return self.night.device_key
 

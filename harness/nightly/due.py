@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -14,19 +13,25 @@ from harness.device_lock import device_count
 from harness.e2e.order import FILE as ORDER_FILE
 from harness.e2e.order import load_order
 from harness.errors import UserError
+from harness.line_index import FOLDER as INDEX_FOLDER
+from harness.line_index import IndexedLine, indexed
 from harness.microbench import Selection, tasks_of
 from harness.nightly.estimates import Cost, Estimates
 from harness.nightly.plan import State, Work
 from harness.nightly.record import Ended, Night, Stage
+from harness.paths import WORK_FOLDER
 from harness.protocol import Task
 from harness.schema.case import Case, Confidence
 from harness.schema.e2e_verdict import CellVerdict
 from harness.schema.manifest import Manifest
 from harness.schema.workload import load_workloads
-from harness.store import ProcessStore, Store, Stored
+from harness.store import Line, ProcessStore
 from harness.verdict import present
 from harness.verdict.compare import why_invalid
-from harness.verdict.select import Chosen, Slot, choose
+from harness.verdict.select import CardKey, Chosen, Slot, choose
+
+NEWEST = 3
+"""Measurements of one comparison that its estimate is made of."""
 
 
 @dataclass(frozen=True)
@@ -41,24 +46,29 @@ class Card:
     broken: Mapping[str, str] = field(default_factory=dict)
     """What must not be imported, from `harness.survey`."""
 
-    @cached_property
-    def store(self) -> Store:
-        """One for the night: what it has read it need not read again."""
-        return Store(self.root / "results")
+    def lines(self) -> list[IndexedLine]:
+        """The store's lines; their samples are read for those that are asked for them."""
+        return indexed(self.root / "results", self.root / WORK_FOLDER / INDEX_FOLDER)
 
     def estimates(self) -> Estimates:
-        """From all that is stored, on whatever card of this type."""
-        stored = self.store.load()
-        return Estimates.from_measurements((one.measurement for one in stored), self.device_type)
+        """From the newest measurements of each comparison, on whatever card of this type."""
+        alike: dict[tuple[str, str, str | None], list[IndexedLine]] = {}
+        for line in self.lines():
+            of = line.summary
+            if of.device_type == self.device_type:
+                alike.setdefault((of.op, of.content, of.context), []).append(line)
+        newest = (sorted(lines, key=lambda line: line.summary.started_at)[-NEWEST:] for lines in alike.values())
+        return Estimates.from_measurements((line.measurement for lines in newest for line in lines), self.device_type)
 
     def comparisons(self, night: Night, estimates: Estimates) -> list[Work]:
         """Every case of every op that the night has not measured on the card yet, in the matrix's order."""
         now = present(self.root, self.manifests)
+        lines = self.lines()
         works = []
         for op, manifest in self.manifests.items():
-            stored = self.store.load(op)
-            slots = _of_card(choose(stored, manifest, now), stored, self.uuid)
-            tonight = _tonight(stored, self.uuid, night.since)
+            of_op = [line for line in lines if line.summary.op == op]
+            slots = _of_card(choose(of_op, manifest, now), of_op, self.uuid)
+            tonight = _tonight(of_op, self.uuid, night.since)
             began = bool(_cut(night, Stage.MICROBENCH, op))
             by_case: dict[str, list[tuple[Case, str | None, Cost]]] = {}
             for task in self._tasks(manifest):
@@ -151,13 +161,11 @@ def _case(
     )
 
 
-def _of_card(
-    cards: Mapping[tuple[str, str], dict[Slot, Chosen]], stored: Iterable[Stored], uuid: str
-) -> dict[Slot, Chosen]:
+def _of_card(cards: Mapping[CardKey, dict[Slot, Chosen]], lines: Iterable[Line], uuid: str) -> dict[Slot, Chosen]:
     """The evidence of this card; of a card that has changed its driver, that with the newest."""
-    here = [of for one in stored if (of := one.measurement).environment.device.uuid == uuid]
+    here = [of for line in lines if (of := line.summary).device_uuid == uuid]
     newest = max(here, key=lambda of: of.started_at, default=None)
-    return cards.get((newest.environment.device.key, uuid), {}) if newest is not None else {}
+    return cards.get((newest.device_key, uuid), {}) if newest is not None else {}
 
 
 def _state(chosen: Chosen | None) -> State:
@@ -177,12 +185,12 @@ def _cell_state(verdicts: Sequence[CellVerdict]) -> State:
     return State.INVALID if any(one.reason for one in verdicts) else State.MEASURED
 
 
-def _tonight(stored: Iterable[Stored], uuid: str, since: datetime) -> set[tuple[str, str | None]]:
+def _tonight(lines: Iterable[Line], uuid: str, since: datetime) -> set[tuple[str, str | None]]:
     """Shapes and contexts that were measured on the card since, whatever came of it: nothing is tried twice a night."""
     return {
-        (of.case.content, of.context)
-        for one in stored
-        if (of := one.measurement).environment.device.uuid == uuid and datetime.fromisoformat(of.started_at) >= since
+        (of.content, of.context)
+        for line in lines
+        if (of := line.summary).device_uuid == uuid and datetime.fromisoformat(of.started_at) >= since
     }
 
 

@@ -31,7 +31,7 @@ from harness.schema.history import Change, Metric, Standing
 from harness.schema.manifest import Manifest
 from harness.schema.measurement import Measurement
 from harness.stats.rule import P_CAP
-from harness.store import ProcessStore
+from harness.store import ProcessStore, Store
 
 MICROBENCH_SHARE = 0.5
 """Of the night, for comparisons that are due while end-to-end cells wait."""
@@ -163,7 +163,7 @@ class NightRun:
             outcome = bench(
                 manifest,
                 self.root,
-                self.card.store,
+                Store(self.root / "results"),
                 self.request.device_type,
                 selection=selection,
                 settings=Settings(
@@ -233,7 +233,7 @@ class NightRun:
 
     def _confirm(self) -> None:
         """Suspected changes, as long as all the pairs that one may need fit."""
-        changes, _ = changes_of(self.root, self.diary.name_device(self.card.store))
+        changes, _ = changes_of(self.root, self.diary.name_device(self.card.lines()))
         for change in changes or ():
             of_cell = change.key.metric is Metric.GAIN
             one_run_s = self.request.cell_budget_s if of_cell else UNKNOWN_S[self.request.device_type]
@@ -317,7 +317,7 @@ class NightRun:
         self.diary.leave_out_rest(Stage.E2E, self._cells(), self._why_not)
         _, problems = refresh(self.root, tuple(self.request.manifests))
         self.diary.problem(*problems)
-        changes, problems = changes_of(self.root, self.diary.name_device(self.card.store))
+        changes, problems = changes_of(self.root, self.diary.name_device(self.card.lines()))
         self.diary.problem(*problems)
         standing = None if changes is None else told(self.root, self.night, changes)
         self.diary.close(ended, reason, self.budget.spent_s, standing)
