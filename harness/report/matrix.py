@@ -60,23 +60,32 @@ def _said(cell: Cell, proof: str, mark: str) -> str:
 
 
 def _microbench(row: RowVerdict, links: Links) -> str:
-    """On how many of the deciding steps the symbol rests, and where that is shown."""
     if not row.cards:
         return ""
-    card = row.cards[0]
-    deciding = [step for step in card.steps if step.decides]
+    extent = link(microbench_extent(row), links.report(f"{row.op}.md"))
+    return f"{extent} · {link('evidence', links.results(row.cards[0].comparisons[0].evidence.file))}"
+
+
+def microbench_extent(row: RowVerdict) -> str:
+    """On how many of the deciding steps some candidate is faster; empty where nothing was measured."""
+    deciding = [step for card in row.cards[:1] for step in card.steps if step.decides]
     faster = sum(step.outcome is Outcome.FASTER for step in deciding)
-    extent = link(f"{faster} of {len(deciding)} steps", links.report(f"{row.op}.md"))
-    return f"{extent} · {link('evidence', links.results(card.comparisons[0].evidence.file))}"
+    return f"{faster} of {len(deciding)} steps" if row.cards else ""
 
 
 def _e2e(row: RowVerdict, links: Links) -> str:
     cells = gpu_cells(row)
     if not cells:
         return ""
-    tested = len({cell.workload for cell in cells if cell.workload in row.deciding_models})
-    extent = link(f"{tested} of {len(row.deciding_models)} models", links.report("e2e.md"))
+    extent = link(e2e_extent(row), links.report("e2e.md"))
     return f"{extent} · {link('evidence', links.results(cells[0].evidence[0].file))}"
+
+
+def e2e_extent(row: RowVerdict) -> str:
+    """How many of the deciding models ran; empty where none did."""
+    cells = gpu_cells(row)
+    tested = len({cell.workload for cell in cells if cell.workload in row.deciding_models})
+    return f"{tested} of {len(row.deciding_models)} models" if cells else ""
 
 
 def _symbol(cell: Cell) -> str:
@@ -116,5 +125,6 @@ def _legend() -> str:
         f"Legend: {symbols}. *n of m steps*: a candidate is FASTER on n of the m steps of deciding models; *n of m "
         "models*: so many of the deciding models ran end to end. Ratios are t(torch.compile) / t(candidate) with 95 % "
         "intervals, weighted by calls; a leader is chosen on half of the blocks and its ratio is from the other half. "
-        "µbench only ranks: a row is won by ≥ 1 % end to end."
+        "µbench only ranks: a row is won by ≥ 1 % end to end. PR follows E2E: its link is the PR of a ✅, the "
+        "sub-issue of a ❌."
     )

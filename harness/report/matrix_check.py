@@ -8,6 +8,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from harness.errors import UserError
+from harness.report.matrix import e2e_extent, microbench_extent
 from harness.schema.verdict import Cell, RowVerdict, Verdicts
 from harness.schema.vocabulary import Tracker
 
@@ -103,8 +104,21 @@ def _row_problems(row: RowVerdict, columns: Mapping[str, int], line: _Line) -> I
             heading = {"e2e": "E2E", "pr": "PR"}.get(tracker, tracker)
             cell: Cell = getattr(row, field)
             written = line.cells[columns[tracker]]
-            if problem := _cell_problem(written, cell, _ground(row, field)):
+            problem = _cell_problem(written, cell, _ground(row, field)) or _extent_problem(written, _extent(row, field))
+            if problem:
                 yield f"{row.title}, {heading}: {problem}"
+
+
+def _extent(row: RowVerdict, field: str) -> str:
+    return {"microbench": microbench_extent, "e2e": e2e_extent}.get(field, lambda _: "")(row)
+
+
+def _extent_problem(written: str, extent: str) -> str:
+    """A symbol may be right and what it is said to rest on wrong; it need not be said."""
+    found = re.search(r"\d+ of \d+ (steps|models)", written)
+    if found is None or found[0] == extent:
+        return ""
+    return f"says {found[0]} and the evidence has {extent or 'none'}."
 
 
 def _cell_problem(written: str, cell: Cell, ground: str) -> str:

@@ -100,6 +100,16 @@ def test_a_claim_made_in_the_issue_and_other_spellings_contradict_nothing(cells:
     assert contradictions(pasted(*cells), "m.md", BENCHED) == []
 
 
+def test_what_a_symbol_rests_on_is_checked_where_it_is_said() -> None:
+    assert contradictions(pasted("✅ [1 of 1 steps](x)", "🙋", "🙋"), "m.md", BENCHED) == []
+    assert contradictions(pasted("✅ [8 of 8 steps](x)", "🙋", "🙋"), "m.md", BENCHED) == [
+        "m.md:5: GroupNorm + SiLU, µbench: says 8 of 8 steps and the evidence has 1 of 1 steps."
+    ]
+    assert contradictions(pasted("✅", "⏳ 1 of 2 models", "🙋"), "m.md", BENCHED) == [
+        "m.md:5: GroupNorm + SiLU, E2E: says 1 of 2 models and the evidence has none."
+    ]
+
+
 def test_the_end_to_end_verdict_is_quoted() -> None:
     (problem,) = contradictions(pasted("✅", "❌", "🙋"), "m.md", WON)
     assert problem.startswith(
