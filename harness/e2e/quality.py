@@ -53,7 +53,13 @@ def reference_output(family: Family, model: nn.Module, inputs: Inputs, most_byte
         before: Stores = []
         module.register_forward_pre_hook(partial(_upcast, part, before))
         module.register_forward_hook(partial(_put_back, before), always_call=True)
-    return family.run(reference, family.in_fp32(inputs))
+    convolutions = torch.backends.cudnn.conv
+    before_precision = convolutions.fp32_precision
+    convolutions.fp32_precision = "ieee"  # cuDNN's own default is TF32, hardly finer than bf16
+    try:
+        return family.run(reference, family.in_fp32(inputs))
+    finally:
+        convolutions.fp32_precision = before_precision
 
 
 def _upcast(part: list[nn.Module], before: Stores, *_: Any) -> None:
