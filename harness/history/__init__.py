@@ -18,14 +18,17 @@ __all__ = ["Change", "Series", "history"]
 
 
 def history(
-    root: Path, ops: Iterable[str] | None = None, on_read: Callable[[int, int], None] = lambda done, total: None
+    root: Path,
+    ops: Iterable[str] | None = None,
+    on_read: Callable[[int, int], None] = lambda done, total: None,
+    find: bool = True,
 ) -> tuple[list[Series], list[Change]]:
     """All series of these ops (or of all) below the root's `results/`, and every change in them with its standing.
 
-    `on_read` is told how many of the lines that have to be read were read. Raises UserError for a damaged store, or
-    where the package that finds change points is missing.
+    Without `find` no change is looked for. `on_read` is told how many of the lines that have to be read were read.
+    Raises UserError for a damaged store, or where the package that finds change points is missing.
     """
     series = series_of(root, None if ops is None else frozenset(ops), on_read)
     fresh = ConfirmStore(root / "results")
-    changes = [confirmed(change, fresh) for one in series for change in changes_of(one)]
+    changes = [confirmed(change, fresh) for one in series for change in changes_of(one)] if find else []
     return series, changes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -41,6 +42,11 @@ def change_points(values_log_pct: FloatArray) -> list[int]:
     signal = np.clip(centred, -CLIP, CLIP)
     found = _ruptures().KernelCPD(kernel="linear", min_size=MIN_SEGMENT).fit(signal[:, None])
     return [int(index) for index in found.predict(pen=PENALTY * np.log(n))[:-1]]
+
+
+def can_find() -> bool:
+    """Whether the package that finds change points is here."""
+    return importlib.util.find_spec("ruptures") is not None
 
 
 def _ruptures() -> Any:

@@ -13,9 +13,11 @@ from harness.errors import UserError
 from harness.paths import WORK_FOLDER
 from harness.report import e2e, page, rehearsal
 from harness.report.matrix import file_name, matrix_markdown
+from harness.report.pictures import Picture, pictures_of
 from harness.schema.claims import Claims, load_claims
+from harness.schema.history import Change, Series
 from harness.schema.manifest import load_manifest, load_manifests
-from harness.schema.verdict import Verdicts
+from harness.schema.verdict import RowVerdict, Verdicts
 from harness.schema.workload import load_workloads
 from harness.store import Line, ProcessStore, Store
 from harness.verdict import decide, present
@@ -80,8 +82,8 @@ def refresh(root: Path, ops: Iterable[str]) -> tuple[Verdicts, list[str]]:
     Reports hold all ops: what is wrong with another op leaves them alone, and the verdicts are those of `ops`.
     """
     try:
-        verdicts = recall(root)
-        write_all(verdicts, root / "reports")
+        verdicts, measured = recall(root), frozenset(ops)
+        write_all(verdicts, root / "reports", draw=lambda row: row.op in measured)
     except UserError as error:
         problems = [f"reports/ is as it was before: {line}" for line in str(error).splitlines()]
         return recompute_ops(root, ops), problems
@@ -101,21 +103,33 @@ def render(verdicts: Verdicts) -> dict[str, str]:
     }
 
 
-def write_all(verdicts: Verdicts, folder: Path) -> list[Path]:
-    """Write every report and picture; return the files."""
+def write_all(verdicts: Verdicts, folder: Path, draw: Callable[[RowVerdict], bool] = lambda row: True) -> list[Path]:
+    """Write every report, and the pictures of the rows that `draw` asks for; return the files.
+
+    `folder` is the project's `reports/`: the runs of a history are read below its parent.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, content in render(verdicts).items():
         _replace(folder / name, content.encode())
         written.append(folder / name)
-    pictured = [row for row in verdicts.rows if row.cards]
+    pictured = [row for row in verdicts.rows if draw(row) and pictures_of(row)]
     if pictured:
-        from harness.report.plots import draw  # matplotlib alone takes longer to import than all the rest
+        from harness.report.plots import draw_row  # matplotlib alone takes longer to import than all the rest
 
+        followed = [row.op for row in pictured if Picture.HISTORY in pictures_of(row)]
+        series, changes = history_in_pictures(folder.parent, followed) if followed else ([], [])
         for row in pictured:
-            draw(row, folder / f"{row.op}.png")
-            written.append(folder / f"{row.op}.png")
+            written += draw_row(row, folder, series, changes)
     return written
+
+
+def history_in_pictures(root: Path, ops: Iterable[str]) -> tuple[list[Series], list[Change]]:
+    """Series and changes of these ops; without changes where the package that finds them is missing."""
+    from harness.history import history
+    from harness.history.changes import can_find
+
+    return history(root, ops, find=can_find())
 
 
 def _replace(file: Path, content: bytes) -> None:

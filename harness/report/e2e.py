@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from harness.report import text
+from harness.report.pictures import Picture, shown
 from harness.report.text import NOTHING, code, plain, table
 from harness.schema.e2e_verdict import CellVerdict, Figures, ModelArmVerdict
 from harness.schema.figures import Span
@@ -27,6 +28,7 @@ def render(verdicts: Verdicts) -> str:
     parts = [_INTRO]
     if on_gpu:
         parts.append(table(_HEADERS, [_overview(cell) for cell in on_gpu], right=range(2, 6)))
+    parts += [picture for row in verdicts.rows if (picture := shown(row, Picture.E2E))]
     parts += [section for cell in on_gpu for section in _cell(cell)]
     if rehearsed:
         parts.append(

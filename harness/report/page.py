@@ -8,6 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from harness.report import text
 from harness.report.matrix import device_name, execution, software
+from harness.report.pictures import Picture, shown
 from harness.report.tables import (
     case_tables,
     clock_summary,
@@ -66,7 +67,11 @@ class Section:
     stale: str
     platform: str
     steps: tuple[StepView, ...]
-    picture: str | None
+    speedup: str
+    roofline: str
+    run: str
+    e2e: str
+    history: str
     overview: str
     cases: tuple[CaseView, ...]
     contexts: str
@@ -132,7 +137,11 @@ def _section(row: RowVerdict, card: CardVerdict) -> Section:
         stale="; ".join(_stale(card)),
         platform=_platform(card),
         steps=tuple(_step(step) for step in card.steps),
-        picture=f"{row.op}.png",
+        speedup=shown(row, Picture.SPEEDUP),
+        roofline=shown(row, Picture.ROOFLINE),
+        run=shown(row, Picture.RUN),
+        e2e=shown(row, Picture.E2E),
+        history=shown(row, Picture.HISTORY),
         overview=overview_table(alone),
         cases=tuple(_case(one) for one in card.comparisons),
         contexts=context_table(card.comparisons),

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from harness.imported import op_sha256
+from harness.paths import WORK_FOLDER
 from harness.report import recompute, write_all
 from harness.schema.manifest import load_manifest
 from harness.schema.measurement import EnvironmentRecord, Measurement
@@ -122,8 +123,9 @@ def build(root: Path) -> None:
     for lock in root.glob("results/*/*.lock"):
         lock.unlink()
     write_all(recompute(root), root / "reports")
-    for picture in root.glob("reports/*.png"):
+    for picture in [*root.glob("reports/*.png"), *root.glob("reports/*.svg")]:
         picture.unlink()
+    shutil.rmtree(root / WORK_FOLDER, ignore_errors=True)
 
 
 if __name__ == "__main__":

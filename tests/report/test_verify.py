@@ -117,7 +117,7 @@ def test_writing_gives_what_verifying_expects_and_a_picture(root: Path) -> None:
         "rehearsal.md",
         "verdicts.json",
         "groupnorm_silu.md",
-        "groupnorm_silu.png",
+        *(f"groupnorm_silu{end}.{kind}" for end in ("", "-roofline", "-run") for kind in ("svg", "png")),
     }
     assert all(file.stat().st_size > 0 for file in written)
 
