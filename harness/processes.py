@@ -13,6 +13,15 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def end_forks_at_once() -> None:
+    """Let a process that Python code forks off this one end before it returns from the fork.
+
+    A candidate that forks would otherwise leave a second worker behind at every call, each of which forks again.
+    Programs started by `subprocess` are no such forks.
+    """
+    os.register_at_fork(after_in_child=lambda: os._exit(1))
+
+
 def compile_cache_state() -> str:
     """`fresh` when Inductor's and Triton's cache folders are empty or absent, else `kept`."""
     folders = [Path(os.environ[name]) for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR") if name in os.environ]

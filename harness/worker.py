@@ -24,7 +24,7 @@ from harness.measure.multicast import forbid_multicast
 from harness.measure.ranks import PeersLostError, RankTeam
 from harness.op import Device
 from harness.pipe_link import PipeLink
-from harness.processes import compile_cache_state, die_with_parent
+from harness.processes import compile_cache_state, die_with_parent, end_forks_at_once
 from harness.protocol import (
     Done,
     Finished,
@@ -121,6 +121,7 @@ def _controls(link: PipeLink, device: Device) -> ControlsRecord:
 def main() -> None:
     """Entry point."""
     die_with_parent()
+    end_forks_at_once()
     in_fd, out_fd, *ranks = map(int, sys.argv[1:])
     link = RankLink(in_fd, out_fd, to_worker, RankTeam()) if ranks else PipeLink(in_fd, out_fd, to_worker)
     try:

@@ -39,6 +39,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
             "not selector.select(left):\n                    raise AssertionError('would wait for ever')",
         ),
     ),
+    "forks": (("harness.processes", "after_in_child=lambda: os._exit(1)", "after_in_child=lambda: None"),),
     "device_lock": (("harness.device_lock", "lock.acquire(timeout=0)", "pass"),),
     "device_lock_first": (("harness.isolate", "            self._lock.hold(uuid)\n", "            pass\n"),),
     "foreign_process": (("harness.worker_line", "if len(self.watcher.own_pids) > 1:", "if False:"),),

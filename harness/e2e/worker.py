@@ -22,7 +22,7 @@ from harness.measure.clock import clock_for
 from harness.measure.controls import read_controls
 from harness.paths import package_root
 from harness.pipe_link import PipeLink
-from harness.processes import compile_cache_state, die_with_parent
+from harness.processes import compile_cache_state, die_with_parent, end_forks_at_once
 from harness.sources import MEASURING_E2E, harness_sha256
 
 
@@ -69,6 +69,7 @@ def main() -> None:
     """Entry point."""
     started_s = monotonic()
     die_with_parent()
+    end_forks_at_once()
     serve(PipeLink(int(sys.argv[1]), int(sys.argv[2]), to_cell), started_s)
 
 
