@@ -47,7 +47,8 @@ graph. A candidate's **guard** declines a case with a reason; native then comput
 
 def render(facts: Facts) -> str:
     """The page."""
-    parts = [INTRO, "## By domain and contract", _overview(facts), CONTRACT_TEXT, ENABLE_TEXT, _query(facts)]
+    parts = [INTRO, "## By domain and contract", _overview(facts), "## By op and provider", _by_provider(facts)]
+    parts += [CONTRACT_TEXT, ENABLE_TEXT, _query(facts)]
     parts += ["## Providers and pins", _providers(facts), "## Op by op"]
     parts += [part for op in facts.ops for part in _op(op)]
     return "\n\n".join(parts) + "\n"
@@ -67,6 +68,20 @@ def _overview(facts: Facts) -> str:
 def _counted(ops: Iterable[OpFacts], contract: Contract) -> str:
     counted = [(op, len(op.of_contract(contract))) for op in ops]
     return ", ".join(f"{link(code(op.op), f'#{op.op}')} {count}" for op, count in counted if count) or NOTHING
+
+
+def _by_provider(facts: Facts) -> str:
+    """Candidates of each provider; of them, how many are bit-exact."""
+    rows = []
+    for op in facts.ops:
+        cells = [link(code(op.op), f"#{op.op}")]
+        for provider in facts.providers:
+            of_both = [one for one in op.candidates if one.id.split(".")[0] == provider.id]
+            exact = sum(one.contract is Contract.BIT_EXACT for one in of_both)
+            cells.append(f"{len(of_both)}{f' ({exact} exact)' if exact else ''}" if of_both else NOTHING)
+        rows.append(cells)
+    providers = [code(provider.id) for provider in facts.providers]
+    return table(("op", *providers), rows, right=range(1, len(providers) + 1))
 
 
 def _models(ops: Iterable[OpFacts], domain: Domain) -> list[str]:
