@@ -1,6 +1,7 @@
 """One rank of test_allreduce_rmsnorm.py over gloo: the authority, eager and compiled, against the fp64 sum."""
 
 import json
+import os
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ def against_fp64(rank: int, ranks: int, group: str) -> dict[str, float]:
 def compiled(rank: int, ranks: int, group: str) -> dict[str, Any]:
     from torch._dynamo.testing import CompileCounterWithBackend
 
-    counter = CompileCounterWithBackend("inductor")
+    counter = CompileCounterWithBackend(os.environ.get("COMPILE_BACKEND", "aot_eager"))
     run = torch.compile(native, fullgraph=True, dynamic=False, backend=counter)
     part, residual = parts_of(ranks, (5, 96), 9)[rank], drawn((5, 96), 10)
     weight, before = 1 + 0.2 * drawn((96,), 11), part.clone()

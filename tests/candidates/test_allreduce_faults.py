@@ -6,6 +6,8 @@ import pytest
 
 from tests.candidates import ranked
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def judged() -> dict[str, Any]:

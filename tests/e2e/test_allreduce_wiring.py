@@ -15,6 +15,7 @@ def twins() -> list[dict[str, Any]]:
     return ranked.run("tests.e2e.allreduce_twin", 2)
 
 
+@pytest.mark.slow
 def test_the_split_twin_is_the_whole_one_up_to_rounding(twins: list[dict[str, Any]]) -> None:
     """fp32: relative L2 of the outputs; bf16: the end-to-end stage's rule for them."""
     for seen in twins:
@@ -25,6 +26,7 @@ def test_the_split_twin_is_the_whole_one_up_to_rounding(twins: list[dict[str, An
             assert one["sharded_elements"] < 0.6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["torch.float32", "torch.bfloat16"])
 def test_native_through_the_wiring_is_the_split_twin(twins: list[dict[str, Any]], dtype: str) -> None:
     for seen in twins:
@@ -39,6 +41,7 @@ def test_native_through_the_wiring_is_the_split_twin(twins: list[dict[str, Any]]
         ]
 
 
+@pytest.mark.slow
 def test_it_compiles_into_one_graph_with_as_many_all_reduces(twins: list[dict[str, Any]]) -> None:
     for seen in twins:
         assert seen["torch.float32"]["compiled_equal"]
