@@ -23,10 +23,9 @@ def conclusion(row: RowVerdict) -> str:
     gpu = f"On {plain(cells[0].device.name)}"
     if row.e2e.symbol is Tracker.POSITIVE:
         cell, request = winning(row)
-        return (
-            f"{gpu}, {code(cell.leader or '')} in place of {BASELINE} for {plain(row.title)} makes {plain(cell.title)} "
-            f"({plain(request.what)}) {saved(request.figures.gain_pct)}: worth wiring (the bar is 1 %)."
-        )
+        instead = f"{gpu}, {code(cell.leader or '')} in place of {BASELINE} for {plain(row.title)}"
+        made = f"makes a request of {plain(cell.title)} ({plain(request.what)}) {saved(request.figures.gain_pct)}"
+        return f"{instead} {made}: worth wiring (the bar is 1 %)."
     best = _best(cells)
     tried = f"the best candidate, {_figure(*best)}" if best is not None else "no candidate could be timed"
     if row.e2e.symbol is Tracker.NEGATIVE:

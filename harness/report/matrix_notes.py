@@ -8,6 +8,9 @@ from harness.schema.e2e_verdict import CellVerdict
 from harness.schema.verdict import CardVerdict, RowVerdict, StepVerdict
 from harness.schema.vocabulary import Outcome
 
+OMNI = "vllm-omni"
+"""How the library of a cell begins that ran vLLM-Omni's own model code."""
+
 
 def row_note(row: RowVerdict) -> str:
     """The row's note as Markdown on one line, or the empty string."""

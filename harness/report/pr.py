@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.report.conclusion import conclusion
-from harness.report.matrix_notes import gpu_cells
+from harness.report.matrix_notes import OMNI, gpu_cells
 from harness.report.post import (
     device_of,
     e2e_sections,
@@ -105,9 +105,9 @@ def pr_markdown(row: RowVerdict, plan: PatchPlan, base_url: str = "") -> str:
 
 def _plan(row: RowVerdict, plan: PatchPlan) -> Iterator[str]:
     context = f", together with its neighbours ({plain(plan.context)})" if plan.context else ""
-    yield (
-        f"### Call sites\n\nIn the model code that was measured{context}; vLLM-Omni's own classes take the same change."
-    )
+    own = all(model.library.startswith(OMNI) for model in plan.models)
+    others = "" if own else "; vLLM-Omni's own classes take the same change"
+    yield f"### Call sites\n\nIn the model code that was measured{context}{others}."
     for model in plan.models:
         rows = [(code(site.owner), code(site.module), str(site.calls)) for site in model.sites]
         yield f"{plain(model.title)} ({plain(model.library)}):"
@@ -172,10 +172,11 @@ def _registration(row: RowVerdict, plan: PatchPlan) -> str:
 def _guards(row: RowVerdict, plan: PatchPlan) -> str:
     """The guard, and every shape that it left to native in the evidence."""
     sources = "\n\n\n".join(plan.guards)
-    said = [f"```python\n{sources}\n```\n" if sources else "- It takes every case."]
+    said = [f"```python\n{sources}\n```\n"] if sources else ["- It takes every case."]
     said += [f"- {sentence}" for card in row.cards[:1] for sentence in _declined_alone(card, plan.candidate)]
     said += [f"- {sentence}" for cell in gpu_cells(row) for sentence in _declined_in(cell, plan.candidate)]
-    said.append("- Anything a guard declines runs `forward_native`, as does every platform but CUDA.")
+    declined = "What a guard declines runs `forward_native`, as does" if sources else "`forward_native` runs on"
+    said.append(f"- {declined} every platform but CUDA.")
     return "\n".join(said)
 
 
@@ -212,7 +213,7 @@ def _test_plan(row: RowVerdict, plan: PatchPlan, links: Links) -> str:
 
 def _versions(row: RowVerdict) -> str:
     """The template's last lines: what was measured where it was, and what is for the branch's author to fill in."""
-    omni = dict.fromkeys(cell.library for cell in gpu_cells(row) if cell.library.startswith("vllm-omni"))
+    omni = dict.fromkeys(cell.library for cell in gpu_cells(row) if cell.library.startswith(OMNI))
     vllm = row.cards[0].providers.get("vllm", ()) if row.cards else ()
     fill_in = "(fill in: these figures were measured outside it)"
     return f"**vLLM Version:** {plain(listed(vllm)) or fill_in}\n**vLLM-Omni Commit:** {plain(listed(omni)) or fill_in}"

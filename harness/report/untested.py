@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from harness.report.matrix_notes import gpu_cells
+from harness.report.matrix_notes import OMNI, gpu_cells
 from harness.report.post_tables import alone, deciding
 from harness.report.text import code, plain
 from harness.schema.e2e_verdict import CellVerdict
@@ -15,7 +15,8 @@ _SHOWN = 3
 
 def not_tested(row: RowVerdict) -> str:
     """A list in Markdown."""
-    said = [*_devices(row), *(_isolated(row.cards[0]) if row.cards else []), *_models(row)]
+    alone_said = _isolated(row.cards[0]) if row.cards else ["The calls by themselves: no µbench was run on this GPU."]
+    said = [*_devices(row), *alone_said, *_models(row)]
     return "\n".join(f"- {sentence}" for sentence in said)
 
 
@@ -82,7 +83,7 @@ def _models(row: RowVerdict) -> Iterator[str]:
 
 def _model_code(cells: Sequence[CellVerdict]) -> Iterator[str]:
     libraries = dict.fromkeys(cell.library for cell in cells)
-    if not any(library.startswith("vllm-omni") for library in libraries):
+    if not any(library.startswith(OMNI) for library in libraries):
         yield plain(f"vLLM-Omni's own model code: the models are those of {', '.join(libraries)}.")
     if all(cell.checkpoint is None for cell in cells):
         yield (

@@ -37,8 +37,9 @@ def test_kept_posts_are_what_is_printed(name: str) -> None:
     [
         (
             3.0,
-            r"On NVIDIA H200, `inhouse.k` in place of native \+ torch.compile for GroupNorm \+ SiLU makes toy-dit \(50 "
-            r"steps and a decode\) 2\.\d+ % \[2\.\d+, 3\.\d+\] faster: worth wiring \(the bar is 1 %\)\.",
+            r"On NVIDIA H200, `inhouse.k` in place of native \+ torch.compile for GroupNorm \+ SiLU makes a request "
+            r"of toy-dit \(50 steps and a decode\) 2\.\d+ % \[2\.\d+, 3\.\d+\] faster: worth wiring \(the bar is "
+            r"1 %\)\.",
         ),
         (
             0.0,
