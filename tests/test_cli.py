@@ -290,6 +290,18 @@ def test_cases_and_context_that_never_meet_select_nothing(tmp_path: Path) -> Non
     assert not (tmp_path / "results").exists()
 
 
+def test_bench_says_what_cases_of_several_ranks_need(tmp_path: Path) -> None:
+    manifest = project(tmp_path) / "shapes" / "toy.yaml"
+    manifest.write_text(manifest.read_text().replace("calls: 1\n", "calls: 1\n    ranks: 64\n", 1))
+    done = harness(tmp_path, "bench", "toy", "--ranks", "64")
+    assert done.returncode == ExitCode.UNFIT, done.stderr
+    assert "toy: cases of 64 ranks were not run (1 to measure): they need 64 cores, here are " in done.stderr
+    assert lines(tmp_path) == []
+    done = harness(tmp_path, "bench", "toy", "--ranks", "2")
+    assert done.returncode == ExitCode.BAD_INPUT
+    assert "--ranks 2: no case of toy has so many; there are 1, 64." in done.stderr
+
+
 # -- measuring ---------------------------------------------------------------------------------------------------------
 
 

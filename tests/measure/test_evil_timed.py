@@ -80,7 +80,7 @@ class _SkippingClock(WallClock):
 
 @pytest.mark.defence("gate_replay")
 def test_work_captured_once_and_skipped_on_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "clock_for", lambda device, *, capturable: _SkippingClock())
+    monkeypatch.setattr(timing, "team_clock", lambda device, team, *, capturable: _SkippingClock())
     of = measured(evil.fine)
     arm = arm_of(of, evil.fine)
     assert arm.status is ArmStatus.GATE_FAILED

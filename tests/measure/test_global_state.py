@@ -161,7 +161,7 @@ def test_change_while_timed_is_laid_at_the_right_door(monkeypatch: pytest.Monkey
 
             return replace(timed, sample_us=sample_us)
 
-    monkeypatch.setattr(timing, "clock_for", lambda device, *, capturable: Changing())
+    monkeypatch.setattr(timing, "team_clock", lambda device, team, *, capturable: Changing())
     of = measured(evil.fine, evil.also_fine)
     arm = arm_of(of, evil.fine)
     assert (arm.status, arm.reason) == (
