@@ -8,13 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from harness.history.changes import changes_of
-from harness.history.confirm import ConfirmStore, confirmed
-from harness.history.series import series_of
-from harness.schema.history import Change, Series
-
-__all__ = ["Change", "Series", "history"]
+if TYPE_CHECKING:
+    from harness.schema.history import Change, Series
 
 
 def history(
@@ -28,6 +25,11 @@ def history(
     Without `find` no change is looked for. `on_read` is told how many of the lines that have to be read were read.
     Raises UserError for a damaged store, or where the package that finds change points is missing.
     """
+    # The command line imports this package for its verbs; what computes waits until it is asked.
+    from harness.history.changes import changes_of
+    from harness.history.confirm import ConfirmStore, confirmed
+    from harness.history.series import series_of
+
     series = series_of(root, None if ops is None else frozenset(ops), on_read)
     fresh = ConfirmStore(root / "results")
     changes = [confirmed(change, fresh) for one in series for change in changes_of(one)] if find else []
