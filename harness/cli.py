@@ -20,7 +20,8 @@ from harness import posting
 from harness.choices import DeviceChoice, device_type_of
 from harness.e2e.verb import e2e
 from harness.errors import ExitCode, UserError
-from harness.history.command import confirm, history
+from harness.export.command import export
+from harness.history.command import compare, confirm, history
 from harness.inventory.command import inventory
 from harness.nightly.command import nightly
 from harness.paths import project_root
@@ -207,6 +208,8 @@ app.command()(e2e)
 app.command()(nightly)
 app.command()(history)
 app.command()(confirm)
+app.command()(compare)
+app.command()(export)
 app.command()(inventory)
 
 

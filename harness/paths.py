@@ -19,13 +19,20 @@ def package_root() -> Path:
     return Path(__file__).resolve().parent.parent
 
 
-def keep_if_possible(file: Path, content: bytes) -> None:
-    """Write a file that may be lost: whole or not at all, and not where its folder cannot be written."""
+def keep_whole(file: Path, content: bytes) -> None:
+    """Write a file whole or not at all. Raises OSError where it cannot be written."""
     half = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
         half.write_bytes(content)
         half.replace(file)
     except OSError:
         with suppress(OSError):
             half.unlink(missing_ok=True)
+        raise
+
+
+def keep_if_possible(file: Path, content: bytes) -> None:
+    """Write a file that may be lost, with its folder: whole or not at all, and not where it cannot be written."""
+    with suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        keep_whole(file, content)

@@ -29,6 +29,9 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         ("harness.history.changes", "standing=Standing.SUSPECTED", "standing=Standing.REGRESSION"),
     ),
     "history_confirm": (("harness.history.confirm", "(-d if slower else d)", "(d if slower else -d)"),),
+    "compare_other_gpu": (
+        ("harness.history.two_runs", "common = gpus_a & gpus_b", "common = {next(iter(gpus_a))}"),
+    ),
     "history_builds": (("harness.history.confirm", " and one.build == build]", "]"),),
     # -- the worker, the clock, the catalog
     "blame": (("harness.isolate", "guilty = self._culprits(task, death)", "guilty = {}"),),

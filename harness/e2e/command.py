@@ -21,8 +21,9 @@ from harness.e2e.protocol import DEFAULT_BUDGET_S, CellSettings
 from harness.e2e.runner import CellRunner
 from harness.e2e.select import Cell, cells_of, leaders, matches
 from harness.errors import UserError
-from harness.microbench import WORK_FOLDER, require_writable
+from harness.microbench import require_writable
 from harness.op import Candidate
+from harness.paths import WORK_FOLDER
 from harness.report import recompute_ops, refresh
 from harness.schema.manifest import Manifest, load_manifest
 from harness.schema.process import ProcessRecord

@@ -107,6 +107,37 @@ def confirm(
         raise typer.Exit(ExitCode.SOME_FAILED)
 
 
+def compare(
+    a: Annotated[str, typer.Argument(help="results/, a folder or file of it, or a git revision")],
+    b: Annotated[str, typer.Argument(help="the same, to compare with")],
+    op: Annotated[str | None, typer.Option(help="only this op")] = None,
+) -> None:
+    """Compare two runs or commits of results/, arm by arm: ratio with interval, and what differs between them."""
+    from rich.table import Table
+
+    from harness.history.two_runs import compare_runs, measurements_of
+    from harness.report.text import significant
+
+    root = project_root()
+    sides = [[one for one in measurements_of(what, root) if op is None or one.measurement.op == op] for what in (a, b)]
+    found = compare_runs(*sides)
+    table = Table(title=f"A {a}, B {b}: {found.device}", title_justify="left")
+    for column in ("op", "case", "arm", "A µs", "B µs", "t(A) / t(B) [95 %]"):
+        table.add_column(column, overflow="fold", justify="right" if "µs" in column else "left")
+    for one in found.arms:
+        ratio, lower, upper = one.ratio
+        case = one.case + (f" in {one.context}" if one.context else "")
+        said = f"{ratio:.3f}× [{lower:.3f}, {upper:.3f}]"
+        table.add_row(one.op, case, one.arm, significant(one.a_us), significant(one.b_us), said)
+    out.print(table)
+    out.print("Over 1: B takes less time. The interval allows 0.20 % for the difference between two processes.")
+    for line in found.differs or ("nothing that is recorded",):
+        out.print(f"differs: {escape(line)}", highlight=False, soft_wrap=True)
+    for name, only in (("A", found.only_a), ("B", found.only_b)):
+        if only:
+            out.print(f"only in {name}: {escape(', '.join(only))}", highlight=False, soft_wrap=True)
+
+
 def _history(ops: Sequence[str] | None, where: str | None) -> tuple[list[Series], list[Change]]:
     from rich.progress import Progress
 

@@ -68,7 +68,7 @@ def samples_of(of: Measurement) -> list[Sample]:
             arm=arm.id,
             metric=metric,
         )
-        build = _build(environment, own)
+        build = build_of(environment, own)
         found.append(Sample(key, blocks, of.started_at, environment.device.uuid, environment.git_sha, build))
     return found
 
@@ -95,7 +95,7 @@ def process_samples(process: ProcessRecord) -> list[Sample]:
             process.started_at,
             environment.device.uuid,
             environment.git_sha,
-            _build(environment, arm)
+            build_of(environment, arm)
             | {"model code": process.library, "wirings": process.wiring_sha256[:12], "e2e": process.e2e_sha256[:12]},
         )
         for arm in process.arms
@@ -103,7 +103,7 @@ def process_samples(process: ProcessRecord) -> list[Sample]:
     ]
 
 
-def _build(environment: EnvironmentRecord, arm: ArmRecord | ModelArmRecord | None) -> dict[str, str]:
+def build_of(environment: EnvironmentRecord, arm: ArmRecord | ModelArmRecord | None) -> dict[str, str]:
     """What ran. The harness counts by the sources that shape a number, the op by its own."""
     build = {
         **environment.packages,
