@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from types import FrameType
 
-RESERVE_S = {"cuda": 45.0, "cpu": 15.0}
+RESERVE_S = {"cuda": 75.0, "cpu": 30.0}
 """For deciding, drawing and the history, after the last measurement."""
 
 
