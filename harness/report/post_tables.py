@@ -86,7 +86,7 @@ def _state(one: Comparison, arm: ArmVerdict | None) -> str:
     if one.invalid:
         return f"INVALID: {one.invalid}"
     if arm is None:
-        return "no leader"
+        return "its step is not measured whole"
     said = f"{arm.outcome}: {arm.reason}" if arm.reason else str(arm.outcome)
     return f"{said} (stale)" if one.stale else said
 

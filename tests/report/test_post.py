@@ -151,6 +151,7 @@ def test_noise_is_called_noise_and_faster_is_less_time() -> None:
     assert request.endswith("WIN |")
 
 
+@pytest.mark.defence("post_refuses")
 @pytest.mark.parametrize(
     ("made", "refusal"),
     [
