@@ -32,6 +32,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "compare_other_gpu": (
         ("harness.history.two_runs", "common = gpus_a & gpus_b", "common = {next(iter(gpus_a))}"),
     ),
+    "history_in_turn": (("harness.history.rerun", "if made % 2 == 0 else reversed(sides)", ""),),
     "history_builds": (("harness.history.confirm", " and one.build == build]", "]"),),
     # -- the worker, the clock, the catalog
     "blame": (("harness.isolate", "guilty = self._culprits(task, death)", "guilty = {}"),),
