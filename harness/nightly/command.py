@@ -85,4 +85,5 @@ def _request(
         seconds_per_arm=seconds,
         broken=found.broken,
         unusable=unusable,
+        problems=tuple(line for problem in problems for line in problem.splitlines()),
     )

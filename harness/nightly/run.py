@@ -50,6 +50,8 @@ class Request:
     """What must not be imported, from `harness.survey`."""
     unusable: Mapping[str, str] = field(default_factory=dict)
     """Ops that cannot be measured, with a sentence."""
+    problems: tuple[str, ...] = ()
+    """Manifests that cannot be read, one sentence each."""
 
 
 class NightRun:
@@ -70,6 +72,7 @@ class NightRun:
         self.diary = Diary(root, uuid, request.device_type, request.budget_min)
         if self.diary.goes_on:
             err.print(f"going on with the night of {self.night.date}", highlight=False)
+        self.diary.problem(*request.problems)
         self._why_not: dict[tuple[Stage, str, str], str] = {}
 
     @property

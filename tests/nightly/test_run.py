@@ -41,13 +41,16 @@ class Toy:
     failures: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
     unusable: dict[str, str] = field(default_factory=dict)
+    problems: tuple[str, ...] = ()
 
     @property
     def manifests(self) -> dict[str, Manifest]:
         return load_manifests(self.root / "shapes")
 
     def night(self, minutes: float = 10.0) -> Night:
-        request = Request(minutes, "cpu", self.manifests, cell_budget_s=60.0, unusable=self.unusable)
+        request = Request(
+            minutes, "cpu", self.manifests, cell_budget_s=60.0, unusable=self.unusable, problems=self.problems
+        )
         console = Console(file=StringIO())
         return NightRun(request, self.root, console, console).run()
 
@@ -190,7 +193,9 @@ def test_a_machine_that_cannot_measure_says_so(toy: Toy) -> None:
 
 def test_ops_that_cannot_be_measured_are_named(toy: Toy) -> None:
     toy.unusable = {"toy": "candidates/toy/op.py does not import"}
+    toy.problems = ("shapes/other.yaml:2: is not in order",)
     night = toy.night()
+    assert night.problems == toy.problems
     assert toy.begun == []
     assert [(piece.op, piece.reason) for piece in night.pieces] == [("toy", "candidates/toy/op.py does not import")]
 
