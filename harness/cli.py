@@ -6,7 +6,9 @@ cannot measure · 130 interrupted, what was measured is kept.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -48,11 +50,10 @@ def _manifest(op: str) -> Manifest:
     from harness.schema.manifest import load_manifest
 
     folder = project_root() / "shapes"
-    path = folder / f"{op}.yaml"
-    if path.parent != folder or not path.is_file():
-        known = ", ".join(sorted(p.stem for p in folder.glob("*.yaml"))) or "none"
-        raise UserError(f"there is no manifest shapes/{op}.yaml; the ops with one are {known}.")
-    return load_manifest(path)
+    known = {path.stem: path for path in sorted(folder.glob("*.yaml")) if path.is_file()}
+    if op not in known:
+        raise UserError(f"there is no manifest shapes/{op}.yaml; the ops with one are {', '.join(known) or 'none'}.")
+    return load_manifest(known[op])
 
 
 def _verdicts() -> Verdicts:
@@ -273,7 +274,12 @@ def _run() -> int:
     from harness.errors import UnfitError
 
     try:
-        app()
+        _refuse_undecodable(sys.argv[1:])
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:  # as after `>&-`
+                sys.stdout.flush()
     except UserError as error:
         for line in str(error).splitlines():
             err.print(f"[red]error[/] {escape(line)}", highlight=False, soft_wrap=True)
@@ -282,9 +288,23 @@ def _run() -> int:
         err.print(f"[red]unfit[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         return ExitCode.UNFIT
     except OSError as error:
+        if error.filename is None and error.errno in _OUTPUT_LOST:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or Python tries again as it ends, and says so at length
+            err.print(f"[red]unfit[/] what this prints cannot be written ({error.strerror})", highlight=False)
+            return ExitCode.UNFIT
         if error.filename is None or error.errno is None:
             raise
         err.print(f"[red]unfit[/] {escape(f'{error.filename}: {error.strerror}')}", highlight=False, soft_wrap=True)
+        return ExitCode.UNFIT
+    except UnicodeEncodeError as error:
+        if error.encoding.lower().replace("_", "-") in ("utf-8", "utf8"):
+            raise
+        letter = escape(repr(error.object[error.start]))
+        err.print(
+            f"[red]unfit[/] the output's encoding {error.encoding} lacks {letter}; set PYTHONIOENCODING=utf-8.",
+            highlight=False,
+            soft_wrap=True,
+        )
         return ExitCode.UNFIT
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
@@ -293,3 +313,15 @@ def _run() -> int:
             return ExitCode.INTERRUPTED
         return ended.code if isinstance(ended.code, int) else ExitCode.DONE
     return ExitCode.DONE
+
+
+_OUTPUT_LOST = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
+
+
+def _refuse_undecodable(words: Iterable[str]) -> None:
+    """Raises UserError for a word of bytes that are no UTF-8: messages between processes are text."""
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError as error:
+            raise UserError(f"{word!r} is not UTF-8; name things in UTF-8.") from error

@@ -123,6 +123,31 @@ def lines(folder: Path) -> list[str]:
 # -- without measuring -------------------------------------------------------------------------------------------------
 
 
+def test_output_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+    folder = project(tmp_path)
+    started = [sys.executable, "-m", "harness", "matrix"]
+    environment = {**os.environ, **ENVIRONMENT}
+    with Path("/dev/full").open("w") as full:
+        lost = subprocess.run(started, cwd=folder, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert lost.returncode == ExitCode.UNFIT
+    assert "cannot be written (No space left on device)" in lost.stderr
+    narrow = harness(folder, "matrix", PYTHONIOENCODING="ascii")
+    assert narrow.returncode == ExitCode.UNFIT
+    assert "encoding ascii lacks" in narrow.stderr
+    for done in (lost, narrow):
+        assert "Traceback" not in done.stderr
+        assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("name", [os.fsdecode(b"\xff\xfe"), "a" * 5000], ids=["bytes", "long"])
+def test_names_that_no_file_can_have_are_bad_input(tmp_path: Path, name: str) -> None:
+    folder = project(tmp_path)
+    for verb in ("bench", "list"):
+        done = harness(folder, verb, name)
+        assert done.returncode == ExitCode.BAD_INPUT
+        assert "Traceback" not in done.stderr
+
+
 @pytest.mark.defence("help_without_torch")
 def test_help_imports_no_torch_and_names_the_verbs() -> None:
     done = subprocess.run(

@@ -37,7 +37,7 @@ def shown(path: Path) -> str:
     """The path as errors print it: relative to the working directory where it lies below it."""
     try:
         return path.resolve().relative_to(Path.cwd()).as_posix()
-    except (ValueError, OSError):
+    except (ValueError, OSError, RuntimeError):  # the last for a loop of links, before Python 3.13
         return path.as_posix()
 
 

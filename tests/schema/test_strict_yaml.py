@@ -236,3 +236,10 @@ def test_round_trip(data: dict[str, Any]) -> None:
     assert back == data
     assert repr(back) == repr(data)
     assert not any(isinstance(value, float) and math.isnan(value) for value in back.values())
+
+
+def test_a_loop_of_links_is_one_sentence(tmp_path: Path) -> None:
+    loop = tmp_path / "toy.yaml"
+    loop.symlink_to(loop)
+    with pytest.raises(UserError, match=r"toy\.yaml: cannot be read"):
+        load(loop)
