@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.nightly.plan import State, Work
-from harness.nightly.record import Ended, Night, Piece, Session, Stage, Told, file_of, load, now, save
+from harness.nightly.record import Call, Ended, Night, Piece, Stage, Told, file_of, load, now, save
 from harness.store import Line, ProcessStore
 
 Ending = Literal["finished", "interrupted", "unfit"]
@@ -20,18 +20,18 @@ class Diary:
     def __init__(self, root: Path, uuid: str, device_type: Literal["cuda", "cpu"], budget_min: float) -> None:
         self.root, self.uuid = root, uuid
         self.file = file_of(root, uuid, datetime.now(UTC).date().isoformat())
-        session = Session(started_at=now(), budget_min=budget_min)
+        call = Call(started_at=now(), budget_min=budget_min)
         if self.file.exists():
             before = load(self.file)
             kept = tuple(piece for piece in before.pieces if piece.ended is not Ended.LEFT_OUT)
-            self.night = before.model_copy(update={"sessions": (*before.sessions, session), "pieces": kept})
+            self.night = before.model_copy(update={"calls": (*before.calls, call), "pieces": kept})
         else:
-            self.night = Night(date=session.started_at[:10], device_type=device_type, sessions=(session,))
+            self.night = Night(date=call.started_at[:10], device_type=device_type, calls=(call,))
 
     @property
     def goes_on(self) -> bool:
         """Whether an earlier call of today began it."""
-        return len(self.night.sessions) > 1
+        return len(self.night.calls) > 1
 
     def save(self) -> None:
         """Write the file."""
@@ -85,9 +85,9 @@ class Diary:
 
     def close(self, ended: Ending, reason: str, took_s: float, changes: tuple[Told, ...] | None) -> None:
         """This call is over."""
-        *earlier, last = self.night.sessions
+        *earlier, last = self.night.calls
         last = last.model_copy(update={"took_s": took_s, "ended": ended, "reason": reason})
-        self.night = self.night.model_copy(update={"sessions": (*earlier, last), "changes": changes})
+        self.night = self.night.model_copy(update={"calls": (*earlier, last), "changes": changes})
         self.save()
 
 

@@ -65,7 +65,7 @@ class Piece(Record):
     took_s: Finite = 0.0
 
 
-class Session(Record):
+class Call(Record):
     """One call of the command: a night that was interrupted has several."""
 
     started_at: str
@@ -100,7 +100,7 @@ class Night(Record):
     """Its name, once a worker has said it."""
     device_key: str = ""
     """Its folder under `results/`."""
-    sessions: tuple[Session, ...] = ()
+    calls: tuple[Call, ...] = ()
     pieces: tuple[Piece, ...] = ()
     changes: tuple[Told, ...] | None = None
     """None where the history was not looked at."""
@@ -110,7 +110,7 @@ class Night(Record):
     @property
     def since(self) -> datetime:
         """When the night began: what was measured from then on is done for tonight."""
-        return datetime.fromisoformat(self.sessions[0].started_at)
+        return datetime.fromisoformat(self.calls[0].started_at)
 
     @property
     def failures(self) -> list[str]:
@@ -146,11 +146,11 @@ def save(night: Night, file: Path) -> None:
 
 
 def newest(root: Path) -> Path:
-    """The night whose last session began last; raises UserError where there is none."""
+    """The night whose last call began last; raises UserError where there is none."""
     files = sorted((root / "results" / FOLDER).glob("*.json"))
     if not files:
         raise UserError("results/nightly/ holds no night; run `make nightly` first.")
-    return max(files, key=lambda file: load(file).sessions[-1].started_at)
+    return max(files, key=lambda file: load(file).calls[-1].started_at)
 
 
 def now() -> str:
@@ -160,8 +160,8 @@ def now() -> str:
 
 def markdown(night: Night) -> str:
     """The night for people: what ran, what did not and why."""
-    spent_s = sum(session.took_s for session in night.sessions)
-    asked_min = sum(session.budget_min for session in night.sessions)
+    spent_s = sum(call.took_s for call in night.calls)
+    asked_min = sum(call.budget_min for call in night.calls)
     device = night.device or night.device_type
     rehearsal = " A rehearsal on a CPU: it decides nothing." if night.device_type == "cpu" else ""
     parts = [
@@ -206,8 +206,8 @@ def _bullets(sentences: Iterable[str]) -> str:
 
 
 def _calls(night: Night) -> str:
-    last = night.sessions[-1]
-    calls = "one call" if len(night.sessions) == 1 else f"{len(night.sessions)} calls"
+    last = night.calls[-1]
+    calls = "one call" if len(night.calls) == 1 else f"{len(night.calls)} calls"
     return f"{calls}, the last {last.ended}{f' ({plain(last.reason)})' if last.reason else ''}"
 
 

@@ -10,7 +10,7 @@ from harness.errors import UnfitError, UserError
 from harness.nightly import changes as changes_module
 from harness.nightly import run as night_run
 from harness.nightly.changes import changes_of, told
-from harness.nightly.record import Ended, Night, Session, Stage, file_of, save
+from harness.nightly.record import Call, Ended, Night, Stage, file_of, save
 from harness.nightly.run import NightRun, Request
 from harness.schema.figures import Evidence, Span
 from harness.schema.history import Change, Confirmation, Metric, Run, SeriesKey, Standing
@@ -43,8 +43,8 @@ def change(standing: Standing = Standing.SUSPECTED, *, device_key: str = LAPTOP.
 
 
 def night(date: str, **more: Any) -> Night:
-    session = Session(started_at=f"{date}T02:00:00+00:00", budget_min=60)
-    return Night(date=date, device_type="cpu", device_key=LAPTOP.key, sessions=(session,), **more)
+    call = Call(started_at=f"{date}T02:00:00+00:00", budget_min=60)
+    return Night(date=date, device_type="cpu", device_key=LAPTOP.key, calls=(call,), **more)
 
 
 def found(monkeypatch: pytest.MonkeyPatch, *changes: Change) -> None:

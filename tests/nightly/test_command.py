@@ -69,9 +69,9 @@ def test_ctrl_c_keeps_what_is_measured_and_the_same_command_goes_on(tmp_path: Pa
     assert "interrupted: what was measured is in results/; the same command goes on from there" in err
     assert "Traceback" not in err
     night = load(newest(tmp_path))
-    assert (night.sessions[0].ended, night.pieces[0].ended) == ("interrupted", Ended.CUT)
+    assert (night.calls[0].ended, night.pieces[0].ended) == ("interrupted", Ended.CUT)
     assert (tmp_path / "reports/matrix.md").exists()
     done = harness(tmp_path, *ARGUMENTS)
     assert done.returncode in MEASURED, done.stderr
     assert sorted(lines(tmp_path)) == ["t10", "t8", "t9"]
-    assert [session.ended for session in load(newest(tmp_path)).sessions] == ["interrupted", "finished"]
+    assert [call.ended for call in load(newest(tmp_path)).calls] == ["interrupted", "finished"]

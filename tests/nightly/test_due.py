@@ -5,7 +5,7 @@ from pathlib import Path
 import candidates  # noqa: F401  (that of this repository, whatever the root is)
 from harness.nightly.due import Card
 from harness.nightly.plan import State
-from harness.nightly.record import Ended, Night, Piece, Session, Stage
+from harness.nightly.record import Call, Ended, Night, Piece, Stage
 from harness.schema.manifest import load_manifest
 from harness.store import ProcessStore
 from tests.builders import H200, environment
@@ -13,8 +13,8 @@ from tests.e2e_builders import process
 
 ROOT = Path(__file__).parents[2]
 OP = "groupnorm_silu"
-SESSION = Session(started_at="2026-12-02T02:00:00+00:00", budget_min=60)
-NIGHT = Night(date="2026-12-02", device_type="cuda", sessions=(SESSION,))
+CALL = Call(started_at="2026-12-02T02:00:00+00:00", budget_min=60)
+NIGHT = Night(date="2026-12-02", device_type="cuda", calls=(CALL,))
 
 
 def project_of(folder: Path) -> Path:

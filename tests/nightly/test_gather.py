@@ -6,7 +6,7 @@ import pytest
 
 from harness.errors import ExitCode, UserError
 from harness.nightly.gather import gather, main
-from harness.nightly.record import Night, Session, file_of, load, save
+from harness.nightly.record import Call, Night, file_of, load, save
 from harness.store import ProcessStore, Store
 from tests.builders import Arm, case, measurement
 from tests.e2e_builders import process
@@ -27,8 +27,8 @@ def test_lines_that_are_not_here_are_added_after_those_that_are(tmp_path: Path) 
 
 
 def test_nights_come_along_and_those_here_stay(tmp_path: Path) -> None:
-    session = Session(started_at="2026-12-01T02:00:00+00:00", budget_min=30)
-    ours = Night(date="2026-12-01", device_type="cuda", device="ours", sessions=(session,))
+    call = Call(started_at="2026-12-01T02:00:00+00:00", budget_min=30)
+    ours = Night(date="2026-12-01", device_type="cuda", device="ours", calls=(call,))
     theirs = ours.model_copy(update={"device": "theirs"})
     save(ours, file_of(tmp_path / "here", "GPU-1", "2026-12-01"))
     save(theirs, file_of(tmp_path / "there", "GPU-1", "2026-12-01"))

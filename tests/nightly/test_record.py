@@ -6,7 +6,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.nightly.plan import State
-from harness.nightly.record import Ended, Night, Piece, Session, Stage, Told, file_of, load, markdown, newest, save
+from harness.nightly.record import Call, Ended, Night, Piece, Stage, Told, file_of, load, markdown, newest, save
 from harness.schema.history import Standing
 
 NIGHT = Night(
@@ -14,9 +14,9 @@ NIGHT = Night(
     device_type="cuda",
     device="NVIDIA H200",
     device_key="nvidia-h200",
-    sessions=(
-        Session(started_at="2026-12-01T02:00:00+00:00", budget_min=30, took_s=600, ended="interrupted", reason="^C"),
-        Session(
+    calls=(
+        Call(started_at="2026-12-01T02:00:00+00:00", budget_min=30, took_s=600, ended="interrupted", reason="^C"),
+        Call(
             started_at="2026-12-01T03:00:00+00:00", budget_min=30, took_s=1800, ended="finished",
             reason="the budget is spent",
         ),
@@ -47,7 +47,7 @@ def test_the_newest_is_the_one_begun_last(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="run `make nightly` first"):
         newest(tmp_path)
     save(NIGHT, file_of(tmp_path, "GPU-1", "2026-12-01"))
-    later = NIGHT.model_copy(update={"sessions": (Session(started_at="2026-12-02T03:00:00+00:00", budget_min=30),)})
+    later = NIGHT.model_copy(update={"calls": (Call(started_at="2026-12-02T03:00:00+00:00", budget_min=30),)})
     save(later, file_of(tmp_path, "GPU-2", "2026-12-01"))
     assert newest(tmp_path) == file_of(tmp_path, "GPU-2", "2026-12-01")
 

@@ -116,7 +116,7 @@ def test_a_night_measures_what_is_due_then_its_cells_and_says_so(toy: Toy) -> No
     assert pieces(night) == [("µbench", "3 cases", "done"), ("end to end", CELL, "done")]
     assert night.pieces[0].states == {State.NEVER: 3}
     assert (night.pieces[0].measured, night.device) == (3, "Fake CPU")
-    assert (night.sessions[0].ended, night.failures) == ("finished", [])
+    assert (night.calls[0].ended, night.failures) == ("finished", [])
     assert load(only_file(toy)) == night
     assert (toy.root / "reports/matrix.md").exists()
 
@@ -128,12 +128,12 @@ def test_an_interrupted_night_goes_on_from_there(toy: Toy) -> None:
         toy.night()
     stopped = load(only_file(toy))
     assert pieces(stopped)[0] == ("µbench", "3 cases", "cut")
-    assert stopped.sessions[0].ended == "interrupted"
+    assert stopped.calls[0].ended == "interrupted"
     assert (toy.root / "reports/matrix.md").exists(), "what is stored is decided also then"
     toy.breaks, toy.begun = {}, []
     night = toy.night()
     assert toy.begun == ["t9", "t10"], "what this night has measured is not measured again"
-    assert [session.ended for session in night.sessions] == ["interrupted", "finished"]
+    assert [call.ended for call in night.calls] == ["interrupted", "finished"]
     toy.begun = []
     assert toy.night().pieces == night.pieces
     assert toy.begun == []
@@ -170,8 +170,8 @@ def test_the_end_of_the_budget_ends_the_night_and_keeps_it(toy: Toy) -> None:
     assert pieces(night) == [
         ("µbench", "3 cases", "cut"), ("µbench", "t10", "left out"), ("end to end", CELL, "left out"),
     ]  # fmt: skip
-    assert night.sessions[0].ended == "finished"
-    assert night.sessions[0].reason == "the budget is spent"
+    assert night.calls[0].ended == "finished"
+    assert night.calls[0].reason == "the budget is spent"
 
 
 def test_one_ops_error_does_not_end_the_night(toy: Toy) -> None:
@@ -188,7 +188,7 @@ def test_a_machine_that_cannot_measure_says_so(toy: Toy) -> None:
     toy.breaks = {"t8": UnfitError("another run holds the device")}
     with pytest.raises(UnfitError):
         toy.night()
-    assert load(only_file(toy)).sessions[0].ended == "unfit"
+    assert load(only_file(toy)).calls[0].ended == "unfit"
 
 
 def test_ops_that_cannot_be_measured_are_named(toy: Toy) -> None:
