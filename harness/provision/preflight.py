@@ -18,7 +18,7 @@ from pathlib import Path
 from harness.errors import ExitCode
 from harness.provision.providers import REPOSITORY
 
-_IMPORTED_AS = {"pyyaml": "yaml", "nvidia-ml-py": "pynvml"}
+_IMPORTED_AS = {"pyyaml": "yaml", "nvidia-ml-py": "pynvml", "markdown-it-py": "markdown_it"}
 
 
 def compiler_lacks(include: Path) -> list[str]:
