@@ -30,10 +30,12 @@ class PeerMemory:
     """Of the ranks' buffers in this process, by rank."""
     kept: Any
     """What keeps them mapped: on GPUs this rank's buffer and torch's handle to all."""
+    offset: int = 0
+    """Bytes from where torch's handle begins to where the buffers do."""
 
     def view(self, rank: int, offset: int, shape: tuple[int, ...]) -> Tensor:
         """Bytes of a rank's buffer from `offset` on, as uint8; on GPUs only."""
-        found: Tensor = self.kept[1].get_buffer(rank, shape, torch.uint8, offset)
+        found: Tensor = self.kept[1].get_buffer(rank, shape, torch.uint8, self.offset + offset)
         return found
 
 
@@ -110,7 +112,9 @@ def peer_memory(group: str, device: torch.device, bytes_each: int) -> PeerMemory
         raise RuntimeError(f"torch mapped a multicast address although {MULTICAST_OFF}=1; it must not")
     buffer.zero_()
     handle.barrier()
-    return PeerMemory(tuple(handle.buffer_ptrs), (buffer, handle))
+    # torch may have cut the buffer out of a larger one, at the same place on all ranks
+    offset = buffer.data_ptr() - handle.buffer_ptrs[handle.rank]
+    return PeerMemory(tuple(address + offset for address in handle.buffer_ptrs), (buffer, handle), offset)
 
 
 def _shared_file(group: str, device: torch.device, bytes_each: int) -> PeerMemory:

@@ -170,10 +170,13 @@ def test_rounding_before_a_weight_of_another_dtype_is_an_error() -> None:
 
 
 class _Handle:
-    buffer_ptrs = (4096, 8192)
+    """Its buffers begin 64 bytes into what is mapped."""
 
-    def __init__(self, multicast_ptr: int) -> None:
+    rank = 0
+
+    def __init__(self, multicast_ptr: int, buffer: torch.Tensor) -> None:
         self.multicast_ptr = multicast_ptr
+        self.buffer_ptrs = (buffer.data_ptr() - 64, 8192)
 
     def barrier(self) -> None: ...
 
@@ -193,7 +196,7 @@ def test_peer_memory_is_refused_where_multicast_is_not_off(
     import torch.distributed._symmetric_memory as symmetric
 
     monkeypatch.setattr(symmetric, "empty", lambda size, dtype, device: torch.ones(size, dtype=dtype))
-    monkeypatch.setattr(symmetric, "rendezvous", lambda buffer, group: _Handle(address))
+    monkeypatch.setattr(symmetric, "rendezvous", lambda buffer, group: _Handle(address, buffer))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(workspace, "process_group", lambda group: group)
     monkeypatch.delenv(workspace.MULTICAST_OFF, raising=False)
@@ -201,7 +204,8 @@ def test_peer_memory_is_refused_where_multicast_is_not_off(
         monkeypatch.setenv(workspace.MULTICAST_OFF, setting)
     if said is None:
         memory = workspace.peer_memory("group", torch.device("cuda"), 64)
-        assert memory.addresses == (4096, 8192)
+        assert memory.addresses == (memory.kept[0].data_ptr(), 8192 + 64)
+        assert memory.offset == 64
         assert not memory.kept[0].any()
         return
     with pytest.raises(RuntimeError, match=re.escape(said)):
