@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 from rich.markup import escape
@@ -37,7 +38,7 @@ class LiveProgress(Progress):
         )
         self._task = self._bar.add_task("", total=None, op=op, step="starting the worker")
 
-    def __enter__(self) -> LiveProgress:
+    def __enter__(self) -> Self:
         self._bar.start()
         return self
 

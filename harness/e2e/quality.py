@@ -53,7 +53,7 @@ def reference_output(family: Family, model: nn.Module, inputs: Inputs, most_byte
         before: Stores = []
         module.register_forward_pre_hook(partial(_upcast, part, before))
         module.register_forward_hook(partial(_put_back, before), always_call=True)
-    convolutions = torch.backends.cudnn.conv
+    convolutions = torch.backends.cudnn.conv  # type: ignore[attr-defined]
     before_precision = convolutions.fp32_precision
     convolutions.fp32_precision = "ieee"  # cuDNN's own default is TF32, hardly finer than bf16
     try:
@@ -68,7 +68,8 @@ def _upcast(part: list[nn.Module], before: Stores, *_: Any) -> None:
             values: dict[str, Any] = dict(store)
             found = {name: value for name, value in values.items() if value is not None and _is_short(value)}
             before.append((store, found))
-            store.update({name: _in_fp32(value) for name, value in found.items()})
+            values.update({name: _in_fp32(value) for name, value in found.items()})
+            store.update(values)
 
 
 def _is_short(value: Tensor) -> bool:

@@ -94,6 +94,7 @@ def test_upstream_is_what_the_wiring_was_written_for(wiring: Wiring, name: str) 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # minutes of C++ for a VAE's whole decoder, twice
 @pytest.mark.parametrize(("wiring", "name"), CELLS)
 @torch.no_grad()
 def test_a_wired_model_compiles_whole_with_as_many_graphs(wiring: Wiring, name: str) -> None:
