@@ -69,6 +69,8 @@ def free_port() -> int:
 class _Step:
     """Where a rank is."""
 
+    begun: int = 0
+    """Steps so far; another rank's message of the same step may be read before or after this one's."""
     ended: bool = True
     error: str = ""
 
@@ -118,14 +120,14 @@ class WorkerGroup(WorkerLine[FromWorker]):
     def _heard_of(self, rank: int, message: FromWorker | Garbled) -> FromWorker | Garbled | None:
         """What of a rank's message concerns the caller."""
         if isinstance(message, Ended):
-            self._steps[rank] = _Step(ended=True, error=message.error)
+            self._steps[rank] = _Step(self._steps[rank].begun, ended=True, error=message.error)
             if message.error and self._apart_since is None:
                 self._apart_since = monotonic()
-            if all(step.ended for step in self._steps):
+            if not self._late():
                 self._apart_since = None
             return None
         if isinstance(message, Begin):
-            self._steps[rank] = _Step(ended=False)
+            self._steps[rank] = _Step(self._steps[rank].begun + 1, ended=False)
         elif isinstance(message, Hello):
             self._peers = message.peers
         elif isinstance(message, Lost):
@@ -134,6 +136,11 @@ class WorkerGroup(WorkerLine[FromWorker]):
         elif isinstance(message, Garbled):
             return Garbled(text=f"rank {rank} {message.text}")
         return message if rank == 0 else None
+
+    def _late(self) -> list[int]:
+        """Ranks that have not ended the step that the foremost is in."""
+        now = max(step.begun for step in self._steps)
+        return [rank for rank, step in enumerate(self._steps) if step.begun < now or not step.ended]
 
     def _limit(self, limit: float) -> float:
         return limit if self._apart_since is None else min(limit, self._apart_since + APART_LIMIT_S)
@@ -176,8 +183,8 @@ class WorkerGroup(WorkerLine[FromWorker]):
             return Death(arm, phase, ArmStatus.CRASHED, why)
         if raised := [(rank, step.error) for rank, step in enumerate(self._steps) if step.error]:
             return Death(arm, phase, ArmStatus.CRASHED, "rank {}: {}".format(*raised[0]))
-        late = [str(rank) for rank, step in enumerate(self._steps) if not step.ended]
-        who = f"rank {', '.join(late)}: " if 0 < len(late) < len(self._steps) else ""
+        late = self._late()
+        who = f"rank {', '.join(map(str, late))}: " if 0 < len(late) < len(self._steps) else ""
         return Death(arm, phase, ArmStatus.TIMED_OUT, f"in {phase}: {who}no sign of life within the time limit")
 
     def _gone(self) -> int | None:

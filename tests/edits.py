@@ -96,6 +96,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "ranks_apart": (
         ("harness.rank_group", "limit if self._apart_since is None else min(limit,", "limit if True else min(limit,"),
     ),
+    "ranks_apart_late": (("harness.rank_group", "if step.begun < now or not step.ended]", "if not step.ended]"),),
     "ranks_named": (("harness.rank_group", "if 0 < len(late) < len(self._steps) else", "if False else"),),
     "ranks_equal": (("harness.measure.rank_gate", "if team.ranks == 1 or candidate", "if True or candidate"),),
     "ranks_multicast": (("harness.worker", "        forbid_multicast()\n", ""),),

@@ -56,7 +56,8 @@ def test_the_rank_that_died_by_itself_is_named(tmp_path: Path, steps: tuple[str,
     with group(tmp_path, *steps) as of:
         death = death_of(of)
         if "wait 1" in steps[0]:  # whoever is seen first, the one that a signal ended is named
-            time.sleep(0.5)
+            for line in of.lines:
+                line.process.wait(timeout=LIMIT_S)
             death = of.death("evil.a", "gate")
     assert (death.arm, death.status, death.reason) == ("evil.a", ArmStatus.CRASHED, f"in gate: {why}")
 
@@ -66,11 +67,19 @@ def test_a_rank_that_raises_alone_ends_the_step_of_those_that_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rank_group, "APART_LIMIT_S", 0.3)
-    start = time.monotonic()
     with group(tmp_path, "begin sleep", "begin raised sleep") as of:
-        death = death_of(of)
-    assert time.monotonic() - start < LIMIT_S / 2, "not the step's own limit"
+        start = time.monotonic()
+        death = death_of(of, 3 * LIMIT_S)
+    assert time.monotonic() - start < 2 * LIMIT_S, "not the step's own limit"
     assert (death.status, death.reason) == (ArmStatus.CRASHED, "rank 1: in gate: ValueError: boom")
+
+
+@pytest.mark.defence("ranks_apart_late")
+def test_a_rank_that_raised_before_another_was_heard_to_begin_is_not_forgotten(tmp_path: Path) -> None:
+    with group(tmp_path, "wait wait wait begin sleep", "begin raised sleep") as of:
+        limit = time.monotonic() + LIMIT_S
+        assert isinstance(of.receive(limit), Begin)
+        assert of._limit(limit + 600) < limit + 600, "the others' time is running"
 
 
 def test_ranks_that_all_raise_go_on_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
