@@ -7,6 +7,7 @@ from harness.report.text import code, listed, plain
 from harness.schema.e2e_verdict import CellVerdict
 from harness.schema.verdict import CardVerdict, RowVerdict, StepVerdict
 from harness.schema.vocabulary import Outcome
+from harness.verdict.e2e_rows import counted
 
 OMNI = "vllm-omni"
 """How the library of a cell begins that ran vLLM-Omni's own model code."""
@@ -106,8 +107,8 @@ def _e2e(row: RowVerdict) -> str:
 
 
 def gpu_cells(row: RowVerdict) -> list[CellVerdict]:
-    """The row's end-to-end cells that count."""
-    return [cell for cell in row.cells if cell.device.type == "cuda"]
+    """The row's end-to-end cells that count, as its verdict counts them."""
+    return counted([cell for cell in row.cells if cell.device.type == "cuda"])
 
 
 def model_code(cells: Sequence[CellVerdict]) -> str:

@@ -26,7 +26,7 @@ from harness.verdict.claimed import claimed, signed
 def e2e_cell(manifest: Manifest, claims: Claims, cells: Sequence[CellVerdict]) -> Cell:
     """The row's E2E cell, from what ran on GPUs."""
     claim = claims.claim(manifest.op, TrackerName.E2E)
-    on_gpu = _counted([cell for cell in cells if cell.device.type == "cuda"])
+    on_gpu = counted([cell for cell in cells if cell.device.type == "cuda"])
     if not on_gpu:
         return claimed(claim)
     symbol, notes, won = _row(manifest, on_gpu)
@@ -36,7 +36,7 @@ def e2e_cell(manifest: Manifest, claims: Claims, cells: Sequence[CellVerdict]) -
     return signed(cell, claim)
 
 
-def _counted(cells: Sequence[CellVerdict]) -> list[CellVerdict]:
+def counted(cells: Sequence[CellVerdict]) -> list[CellVerdict]:
     """Without the sequences that were broken off where another card of the kind has finished one of the same cell."""
     finished = {_same_cell(cell) for cell in cells if cell.finished}
     return [cell for cell in cells if cell.finished or _same_cell(cell) not in finished]

@@ -282,6 +282,17 @@ def test_posting_imports_no_torch(tmp_path: Path) -> None:
     assert (tmp_path / "x.md").read_text(encoding="utf-8").startswith("## GroupNorm + SiLU on Made-up GPU\n")
 
 
+def test_a_sequence_broken_off_is_left_out_where_another_card_finished_one() -> None:
+    """Its figure would be the best one here, and the verdict does not count it."""
+    other = environment(H200.model_copy(update={"uuid": "GPU-2"}))
+    (broken,) = sequence({K: 9.0}, 1, env=other)
+    made = verdicts(3.0, more=[broken]).rows[0]
+    assert len([cell for cell in made.cells if cell.workload == "toy-dit"]) == 2
+    posted = post_markdown(made)
+    assert posted.count("#### toy-dit, denoise step") == 1
+    assert "GPU-2" not in posted
+
+
 def test_a_gpu_of_ones_own_has_a_post_of_its_own() -> None:
     b200 = environment(H200.model_copy(update={"key": "b200", "name": "NVIDIA B200"}))
     both = decided(measurement({K: Arm(1.5)}), measurement({K: Arm(1.2)}, env=b200))
