@@ -18,6 +18,9 @@ Model = TypeVar("Model", bound=BaseModel)
 Problem = tuple[Loc, str]
 """Where in a file, and a sentence without its place."""
 
+MOST_PROBLEMS = 100
+"""Errors of one file that are said one by one."""
+
 _PLAIN = {
     "model_type": "must be a mapping of `key: value`",
     "dict_type": "must be a mapping of `key: value`",
@@ -55,9 +58,11 @@ def validated(document: Document, model: type[Model]) -> tuple[Model | None, lis
                 found.setdefault(loc, []).append(details)
         # a list whose items are all wrong is reported as too short as well
         consequences = {loc[:length] for loc in (*found, *refused) for length in range(len(loc))}
-        return None, [
-            (loc, _sentence(document, schema, loc, errors)) for loc, errors in found.items() if loc not in consequences
-        ]
+        causes = [(loc, errors) for loc, errors in found.items() if loc not in consequences]
+        problems = [(loc, _sentence(document, schema, loc, errors)) for loc, errors in causes[:MOST_PROBLEMS]]
+        if unsaid := len(causes) - len(problems):
+            problems.append((problems[-1][0], f"and {unsaid} more errors; mend these first."))
+        return None, problems
 
 
 def sentences(document: Document, problems: Iterable[Problem]) -> list[str]:

@@ -330,6 +330,15 @@ def test_all_kinds_of_errors_come_at_once() -> None:
     ]
 
 
+def test_a_hundred_errors_are_said_and_the_rest_counted() -> None:
+    with pytest.raises(UserError) as caught:
+        manifest(GOOD + "".join(f"unknown{number}: 1\n" for number in range(150)))
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 101
+    assert lines[0].endswith(f"`unknown0` is not a known key; {lines[0].partition('key; ')[2]}")
+    assert lines[100].endswith(": and 50 more errors; mend these first.")
+
+
 def test_what_needs_two_places_is_said_beside_a_case_that_cannot_be_read() -> None:
     text = GOOD.replace("calls: 2", "calls: two").replace("rehearsal: {B: 1, S: 64", "rehearsal: {B: 9, S: 64")
     Path("norm.yaml").write_text(text)
@@ -489,7 +498,10 @@ def test_shipped_twins_are_small_and_few(op: str) -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_shipped_manifest_has_a_case_beyond_32_bit_offsets(op: str) -> None:
-    assert [case.model for case in load_manifest(SHAPES / f"{op}.yaml").cases if case.numel > 2**31] == ["canary"]
+    cases = load_manifest(SHAPES / f"{op}.yaml").cases
+    # no server reduces so much at once over several ranks: it would not fit in the peers' buffers
+    expected = ["canary"] if all(case.ranks == 1 for case in cases) else []
+    assert [case.model for case in cases if case.numel > 2**31] == expected
 
 
 def _calls_per_step(op: str) -> dict[tuple[str, str], int]:
