@@ -81,7 +81,7 @@ def _checkout(root: Path, run: Run) -> Path:
     folder = root / WORK_FOLDER / "confirm" / commit[:12]
     if not folder.exists():
         done = subprocess.run(
-            ["git", "worktree", "add", "--detach", str(folder), commit],
+            ["git", "worktree", "add", "--force", "--detach", str(folder), commit],
             cwd=root,
             capture_output=True,
             text=True,

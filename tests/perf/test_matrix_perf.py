@@ -36,6 +36,6 @@ def test_the_matrix_of_a_large_store(tmp_path: Path, benchmark: Any, lines: int)
     first = matrix(tmp_path / "root")
     benchmark.extra_info["cold_s"] = round(time.perf_counter() - start, 2)
     benchmark.extra_info["lines"] = lines
-    again = benchmark.pedantic(matrix, args=(tmp_path / "root",), rounds=3, iterations=1)
+    again = benchmark.pedantic(matrix, args=(tmp_path / "root",), rounds=2, iterations=1)
     assert again == first
     assert "Made-up GPU" in first
