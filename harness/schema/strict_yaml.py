@@ -30,6 +30,7 @@ _NULL = {"", "~", "null", "Null", "NULL"}
 _SURPRISE = re.compile(r"[-+]?\.?(nan|NaN|NAN|inf|Inf|INF|Infinity|infinity)|[-+]?0[oO]?[0-9_]+")
 """Surprises that pyyaml's own table of YAML 1.1 scalars lacks."""
 _YAML_1_1 = yaml.resolver.Resolver()
+_DIRECTIONS = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
 _TEXT_TAG = "tag:yaml.org,2002:str"
 
 
@@ -207,7 +208,7 @@ class _Reader:
     def _scalar(self, event: yaml.ScalarEvent, loc: Loc) -> str | bool | int | float:
         text: str = event.value
         for character in text:
-            if character not in "\n\t" and unicodedata.category(character) in ("Cc", "Cs"):
+            if character not in "\n\t" and _is_control(character):
                 self.note(loc, f"the text holds the control character U+{ord(character):04X}; remove it.")
                 return ""
         if event.style:
@@ -236,6 +237,11 @@ class _Reader:
                 "write true, false or a plain decimal number, or put text in quotes.",
             )
         return text
+
+
+def _is_control(character: str) -> bool:
+    """Also of the direction of writing: text that looks other than it is."""
+    return unicodedata.category(character) in ("Cc", "Cs") or unicodedata.bidirectional(character) in _DIRECTIONS
 
 
 def _plain(problem: str) -> str:

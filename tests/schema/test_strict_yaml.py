@@ -79,6 +79,7 @@ REFUSED = {
     ),
     "half a surrogate pair": ('a: "\\ud800"\n', "x.yaml:1: the text holds the control character U+D800; remove it."),
     "terminal escape": ('a: "\\e[2J"\n', "x.yaml:1: the text holds the control character U+001B; remove it."),
+    "text that runs backwards": ("a: x\u202ey\n", "x.yaml:1: the text holds the control character U+202E; remove it."),
     "raw control character": ("a: 1\nb: \x1b\n", "x.yaml:2: character U+001B is not allowed in YAML; remove it."),
     "not UTF-8": (b"a: 1\nb: \xff\n", "x.yaml:2: byte 0xff is not UTF-8; save the file as UTF-8."),
     "empty": ("", "x.yaml:1: the file is empty; write at least one `key: value`."),
