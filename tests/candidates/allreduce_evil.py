@@ -5,6 +5,7 @@ import os
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from candidates.allreduce_rmsnorm.op import OP
 from harness.measure.ranks import RankTeam
@@ -43,7 +44,7 @@ def main() -> None:
         comparison = rig.comparison(found, op=OP, device=Device("cpu", "test", (0, 0), 2, 1 << 14, 1 << 32), link=link)
         measurement = comparison.run(Task(case=CASE, context=None))
         print(json.dumps({arm.id: [arm.status, arm.reason] for arm in measurement.arms}))
-        team.close()
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
