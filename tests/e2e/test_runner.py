@@ -161,18 +161,18 @@ def test_what_process_0_found_against_a_candidate_holds(run: Callable[..., tuple
 
 
 def test_it_goes_on_from_the_store_and_keeps_what_is_finished(run: Callable[..., tuple[Outcome, Notes]]) -> None:
-    stopped, _ = run({K: 1.0}, fates={"2": "throttle"})
+    stopped, _ = run({K: 1.0}, budget_s=120.0, fates={"2": "throttle"})
     assert "process 2: THROTTLED" in stopped.failure
-    resumed, _ = run({K: 1.0})
+    resumed, _ = run({K: 1.0}, budget_s=120.0)
     assert resumed.kept == 2
     assert numbers(resumed)[:3] == [0, 1, 2]
     assert len({record.sequence for record in resumed.records}) == 1
-    again, _ = run({K: 1.0})
+    again, _ = run({K: 1.0}, budget_s=120.0)
     assert again.kept == len(again.records) == len(resumed.records)
-    fresh, _ = run({K: 1.0}, fresh=True)
+    fresh, _ = run({K: 1.0}, budget_s=120.0, fresh=True)
     assert fresh.kept == 0
     assert fresh.records[0].sequence != resumed.records[0].sequence
-    changed, _ = run({K: 1.0}, e2e="other sources")
+    changed, _ = run({K: 1.0}, budget_s=120.0, e2e="other sources")
     assert changed.kept == 0
 
 
