@@ -9,6 +9,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -44,7 +45,9 @@ def shown(path: Path) -> str:
 
 Loader = type[yaml.SafeLoader] | type[yaml.CSafeLoader]
 _FAST: Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Ten times as fast where pyyaml was built with libyaml; the same events."""
+"""Ten times as fast where pyyaml was built with libyaml; the same events but for what is taken by libyaml alone."""
+_TAKEN_BY_LIBYAML_ALONE = re.compile(r"\t")
+"""Tabs between tokens, which pyyaml refuses."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +75,10 @@ class Document:
 def read(path: Path) -> Document:
     """Read one file; raises `UserError` with file, line and fix where it cannot be read on from."""
     text = _text(path)
-    try:
-        return _Reader(path, text, _FAST).document()
-    except UserError:  # libyaml names some places and characters less well: its refusals are said by the other
-        return _Reader(path, text, yaml.SafeLoader).document()
+    with suppress(UserError):  # libyaml names some places and characters less well: its refusals are said by the other
+        if not _TAKEN_BY_LIBYAML_ALONE.search(text):
+            return _Reader(path, text, _FAST).document()
+    return _Reader(path, text, yaml.SafeLoader).document()
 
 
 def load(path: Path) -> Document:
