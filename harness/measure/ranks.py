@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-import torch
-
 T = TypeVar("T")
 
 CONTROL_LIMIT_S = 1_800.0
@@ -93,8 +91,11 @@ class RankTeam(Team):
     """Several ranks, joined through torchrun's variables: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."""
 
     def __init__(self) -> None:
+        # here, not above: one process alone, and every stand-in for a worker, would wait seconds for it
+        import torch
         import torch.distributed as dist
 
+        self._torch = torch
         self._dist = dist
         rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         dist.init_process_group("gloo", rank=rank, world_size=ranks, timeout=timedelta(seconds=CONTROL_LIMIT_S))
@@ -105,14 +106,14 @@ class RankTeam(Team):
     def open_group(self, device_type: str) -> None:
         """Make the group of the op's collectives: NCCL on GPUs, where this rank takes the device of its local rank."""
         if device_type == "cuda":
-            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+            self._torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         self._group = self._dist.new_group(
             list(range(self.ranks)),
             backend="nccl" if device_type == "cuda" else "gloo",
             timeout=timedelta(seconds=GROUP_LIMIT_S),
         )
         self.seat = Seat(self.rank, self.ranks, self._group.group_name)
-        self._token = torch.zeros(1, device=device_type)
+        self._token = self._torch.zeros(1, device=device_type)
         self.meet()
 
     def gather(self, value: T, about: str) -> list[T]:
