@@ -20,17 +20,18 @@ DELAY_US = 20_000.0
 @pytest.mark.defence("ranks_last_entry")
 @pytest.mark.timeout(120)
 def test_a_late_rank_is_no_slow_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The least of many: what others on the machine do to a sample only adds."""
+    """The least of many times: what others on the machine do to one only adds. A rank 0 that they hold up as long as
+    rank 1 dawdles hides that from a maximum now and then, so of those it is the middle one."""
     outer = os.environ.get("PYTHONPATH")  # on a GPU host some packages come from there
     path = filter(None, (str(ROOT / "tests/worker_site"), str(ROOT), outer))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
     monkeypatch.setenv("DELAY_US", str(DELAY_US))
     seen = ranked.run("tests.measure.delayed_rank", 2)
     assert seen[0] == seen[1], "the ranks agree"
-    least = {name: values[0] for name, values in seen[0].items()}
-    assert abs(least["late time"] - least["time"]) < DELAY_US / 4
-    assert least["late naive"] - least["time"] > DELAY_US * 3 / 4, "what a maximum over the ranks would say"
+    least, middle = ({name: values[at] for name, values in seen[0].items()} for at in (0, len(seen[0]["time"]) // 2))
     assert least["time"] > 0
+    assert abs(least["late time"] - least["time"]) < DELAY_US / 4
+    assert middle["late naive"] - least["time"] > DELAY_US * 3 / 4, "what a maximum over the ranks would say"
 
 
 def test_one_rank_is_timed_as_ever() -> None:
