@@ -168,5 +168,7 @@ def test_every_pinned_package_knows_its_digest() -> None:
         assert package.sha256, package.name
         for wheel, digest in package.sha256.items():
             end = ".tar.gz" if package.source else "-"
-            assert wheel.startswith(f"{package.name.replace('-', '_')}-{package.version}{end}")
+            assert wheel.startswith(
+                f"{(package.distribution or package.name).replace('-', '_')}-{package.version}{end}"
+            )
             assert len(digest) == 64
