@@ -20,6 +20,7 @@ from harness.e2e.progress import CellProgress
 from harness.e2e.protocol import DEFAULT_BUDGET_S, CellSettings
 from harness.e2e.runner import CellRunner
 from harness.e2e.select import Cell, cells_of, leaders, matches
+from harness.e2e.wirings import wirings_of
 from harness.errors import UserError
 from harness.microbench import require_writable
 from harness.op import Candidate
@@ -170,7 +171,13 @@ def _plans(op: str, request: Request, root: Path) -> list[Plan]:
     (row,) = recompute_ops(root, [op]).rows
     plans = []
     models = [entry.model for entry in request.order if entry.op == op] or request.models
-    for cell in cells_of(op, workloads, models):
+    cells = cells_of(op, workloads, models)
+    if not cells:
+        families = ", ".join(sorted({wiring.family for wiring in wirings_of(op)}))
+        raise UserError(
+            f"{op} is wired into {families}, of which shapes/workloads/ has no model; add one or name another op."
+        )
+    for cell in cells:
         chosen = request.arms or leaders(row, cell, entry.candidates, request.device_type)
         _require_known(op, chosen, entry.candidates)
         plans.append((cell, manifest, chosen))
