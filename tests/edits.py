@@ -43,6 +43,9 @@ EDITS: dict[str, tuple[Edit, ...]] = {
             "not selector.select(left):\n                    raise AssertionError('would wait for ever')",
         ),
     ),
+    "overlapping_launches": (
+        ("harness.verdict.compare", "return hidden_us / train_us if overlaps else 0.0", "return 0.0"),
+    ),
     "forks": (("harness.processes", "after_in_child=lambda: os._exit(1)", "after_in_child=lambda: None"),),
     "device_lock": (("harness.device_lock", "lock.acquire(timeout=0)", "pass"),),
     "device_lock_first": (("harness.isolate", "            self._lock.hold(uuid)\n", "            pass\n"),),

@@ -13,7 +13,7 @@ from harness.schema.case import Case
 from harness.schema.figures import Evidence, Span
 from harness.schema.measurement import ArmRecord, Measurement
 from harness.schema.verdict import ArmVerdict, Comparison
-from harness.schema.vocabulary import ArmStatus, Outcome, Role, RunStatus
+from harness.schema.vocabulary import ArmStatus, Kind, Outcome, Role, RunStatus
 from harness.stats.combine import three_way
 from harness.stats.estimators import Interval, hl_interval, widened
 from harness.stats.units import FloatArray, log_ratios
@@ -34,6 +34,12 @@ MEMORY_MARGIN = 1.05
 """How far above the copy's rate an arm may seem to move its bytes before its work is disbelieved."""
 OVERLAP_US, OVERLAP_SHARE = 0.3, 0.05
 """A call that takes so much longer behind another kernel than in a train of its own calls overlaps itself there."""
+OVERLAP_MOST_US = 5.0
+"""No more than a kernel's start and end can overlap; what is beyond, per kernel of a call, is no overlap."""
+OVERLAP_ALLOWANCE_LOG_PCT = 5.0
+"""The time behind another kernel is one reading, not a series: what it says is taken to be so far off."""
+_PDL_KINDS = (Kind.TRITON, Kind.CUDA)
+"""Kinds that can allow the next launch before they end (programmatic dependent launch); torch's kernels do not."""
 NOT_RUN = (ArmStatus.INELIGIBLE, ArmStatus.NOT_INSTALLED, ArmStatus.REHEARSED)
 
 
@@ -45,10 +51,31 @@ class Staleness:
     case_changed: bool = False
 
 
-def block_times_us(arm: ArmRecord) -> FloatArray:
+def train_times_us(arm: ArmRecord) -> FloatArray:
     """Time per call of each block, shape (blocks,): the geometric mean of the way out and the way back."""
     samples = np.array(arm.samples_us, dtype=np.float64).reshape(-1, 2)
     return np.asarray(np.sqrt(samples[:, 0] * samples[:, 1]))
+
+
+def block_times_us(arm: ArmRecord) -> FloatArray:
+    """`train_times_us` as they are judged: scaled to what a call takes behind another kernel, where it hides its own.
+
+    In a train, a candidate that allows its next launch early hides that launch's start, which in a model, behind
+    another kernel, it does not.
+    """
+    times = train_times_us(arm)
+    return times * (1 + hidden_share(arm, times))
+
+
+def hidden_share(arm: ArmRecord, times: FloatArray) -> float:
+    """What a candidate's launches hide of one another in the train, over its time in it; 0 where they hide nothing."""
+    if arm.fenced_us is None or arm.role is not Role.CANDIDATE or arm.kind not in _PDL_KINDS or not len(times):
+        return 0.0
+    train_us = time_span(times).estimate
+    hidden_us = arm.fenced_us - train_us
+    most_us = OVERLAP_MOST_US * max(1, len(arm.kernels))
+    overlaps = max(OVERLAP_US, OVERLAP_SHARE * train_us) < hidden_us <= most_us
+    return hidden_us / train_us if overlaps else 0.0
 
 
 def span(interval: Interval) -> Span:
@@ -180,6 +207,13 @@ def allowance_log_pct(of: Measurement) -> float:
     return 0.0 if three_way(aa, BAND_PCT) is Outcome.TIE else _bound(aa)
 
 
+def allowance_of(of: Measurement, arm: ArmRecord) -> float:
+    """`allowance_log_pct` of the measurement and, for a candidate that is judged by its time behind another kernel,
+    what that reading may be off."""
+    hides = hidden_share(arm, train_times_us(arm)) > 0
+    return allowance_log_pct(of) + (OVERLAP_ALLOWANCE_LOG_PCT if hides else 0.0)
+
+
 def _bound(aa: Interval) -> float:
     return max(abs(aa.lower), abs(aa.upper))
 
@@ -234,7 +268,7 @@ def _why_untrusted(of: Measurement, arm: ArmRecord, times: dict[str, FloatArray]
         if gate is not None and not gate.passed:
             return f"{ArmStatus.GATE_FAILED} {when} timing: {gate.reason}"
     if of.roofline is not None and of.controls is not None and not of.roofline.l2_resident:
-        rate = of.roofline.bytes_moved / time_span(times[arm.id]).estimate
+        rate = of.roofline.bytes_moved / time_span(train_times_us(arm)).estimate
         ceiling = max(of.controls.copy_bytes_per_us, of.roofline.bytes_moved / of.roofline.copy_us)
         if rate > MEMORY_MARGIN * ceiling:
             return f"{ArmStatus.FASTER_THAN_MEMORY}: {rate / 1e6:.3g} TB/s, this run's copy {ceiling / 1e6:.3g} TB/s"
@@ -275,7 +309,7 @@ def _judge(
     against = reference.id if arm.role is Role.CANDIDATE else _baseline_id(of, times) or reference.id
     d = log_ratios(times[against], times[arm.id])
     own = hl_interval(d)
-    effect = widened(own, allowance_log_pct(of)) if arm.role is Role.CANDIDATE else own
+    effect = widened(own, allowance_of(of, arm)) if arm.role is Role.CANDIDATE else own
     time_us = time_span(times[arm.id])
     rivals = [
         other.id
@@ -287,7 +321,7 @@ def _judge(
         update={
             "outcome": Outcome.INVALID if reason else three_way(effect, BAND_PCT),
             "reason": reason,
-            "notes": (*_notes(d, own), *_overlap(arm, time_us.estimate, reference)),
+            "notes": (*_notes(d, own), *_overlap(arm, reference)),
             "time_us": time_us,
             "effect_log_pct": span(effect),
             "ratio": ratio_span(effect),
@@ -305,14 +339,14 @@ def _notes(d: FloatArray, effect: Interval) -> tuple[str, ...]:
     return ()
 
 
-def _overlap(arm: ArmRecord, time_us: float, reference: ArmRecord) -> tuple[str, ...]:
-    """Said of an arm whose launches overlap one another in the timed train, with what it takes where they cannot."""
-    if arm.fenced_us is None or reference.fenced_us is None or arm.fenced_us <= 0:
+def _overlap(arm: ArmRecord, reference: ArmRecord) -> tuple[str, ...]:
+    """Said of a candidate whose launches overlap one another in the timed train, and how it is judged."""
+    times = train_times_us(arm)
+    if arm.fenced_us is None or not hidden_share(arm, times):
         return ()
-    if arm.fenced_us - time_us <= max(OVERLAP_US, OVERLAP_SHARE * time_us):
-        return ()
+    beside = f", where {reference.id} takes {reference.fenced_us:.2f} µs" if reference.fenced_us is not None else ""
     return (
-        f"its launches overlap one another: {time_us:.2f} µs a call in a train of its own, {arm.fenced_us:.2f} µs "
-        f"behind another kernel, where {reference.id} takes {reference.fenced_us:.2f} µs "
-        f"({reference.fenced_us / arm.fenced_us:.3f}×)",
+        f"its launches overlap one another: {time_span(times).estimate:.2f} µs a call in a train of its own, "
+        f"{arm.fenced_us:.2f} µs behind another kernel{beside}; judged by the latter, within "
+        f"{OVERLAP_ALLOWANCE_LOG_PCT:g} %",
     )

@@ -15,7 +15,7 @@ from harness.stats.estimators import Interval, hl_interval, widened
 from harness.stats.units import log_percent, log_ratios
 from harness.verdict.compare import (
     BAND_PCT,
-    allowance_log_pct,
+    allowance_of,
     block_times_us,
     ratio_span,
     reference_arm,
@@ -53,7 +53,7 @@ class _Part:
         effect = AS_BASELINE
         if self.arm is not None:
             effect = hl_interval(log_ratios(base_us, block_times_us(self.arm)[blocks]))
-        allowance = allowance_log_pct(self.measurement) if self.arm is not None else 0.0
+        allowance = allowance_of(self.measurement, self.arm) if self.arm is not None else 0.0
         return CaseEffect(time_span(base_us).estimate, self.calls, effect, allowance)
 
 
