@@ -6,7 +6,8 @@ that a crash or a hang can be laid at the right door.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -26,7 +27,7 @@ from harness.measure.link import Link, Phase, agree, synchronize, touching
 from harness.measure.rank_gate import unequal_ranks
 from harness.measure.sampler import Samples
 from harness.measure.timing import TimedPart
-from harness.op import Args, Candidate, Context, Device, Op
+from harness.op import Args, Candidate, Context, Device, Impl, Op
 from harness.protocol import Settings, Task, stored_settings
 from harness.schema.case import Case, Dtype, Layout
 from harness.schema.manifest import Tolerance
@@ -147,6 +148,7 @@ class _Run:
         with self._phase("setup"):
             self._collect_arms()
             args = self.gate.draw()
+            self._decline_by_name(args)
             self.fingerprints = self._fingerprints(args)
         del args
         with self._phase("gate"):
@@ -217,6 +219,17 @@ class _Run:
                 state.fail(*self.task.quarantined[state.arm.id])
             elif (reason := self.c.refused.get(state.arm.id)) is not None:
                 state.fail(ArmStatus.GATE_FAILED, reason)
+
+    def _decline_by_name(self, args: Args) -> None:
+        """A case may give an argument that native has a default for; candidates that do not know it do not fit."""
+        own = inspect.signature(self.c.op.native).parameters
+        for state in self.states:
+            candidate = state.arm.candidate
+            if candidate is None or candidate.prepare is not None:
+                continue
+            given = [name for name in args if name in own or candidate.context is not None]
+            if unknown := unknown_to(candidate.run, given):
+                state.fail(ArmStatus.INELIGIBLE, f"takes no {', '.join(unknown)}, which the case gives")
 
     def _fingerprints(self, args: Args) -> dict[str, str]:
         """Of every rank's tensors: rank 0's under their names, rank 1's as `name@1`."""
@@ -381,6 +394,14 @@ class _Run:
             started_at=self.started_at,
             ranks=self.c.ranks,
         )
+
+
+def unknown_to(function: Impl, names: Iterable[str]) -> list[str]:
+    """Those of the names that are no parameters of the function."""
+    parameters = inspect.signature(function).parameters
+    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
+        return []
+    return [name for name in names if name not in parameters]
 
 
 def _peak_bytes(arm: Arm, args: Args) -> int:

@@ -155,3 +155,10 @@ def test_tuning_in_place_does_not_count_against_a_kernel() -> None:
     evil._tuned.clear()
     arm = arm_of(measured(evil.tuned_in_place), evil.tuned_in_place)
     assert arm.status is ArmStatus.REHEARSED, arm.reason
+
+
+def test_a_candidate_that_lacks_an_argument_of_the_case_is_not_eligible() -> None:
+    one = rmsnorm_case()
+    before_weight = one.model_copy(update={"params": {**one.params, "rounding": "before_weight"}})
+    arm = arm_of(measured(evil.honest, case=before_weight), evil.honest)
+    assert (arm.status, arm.reason) == (ArmStatus.INELIGIBLE, "takes no rounding, which the case gives")
