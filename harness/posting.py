@@ -43,6 +43,7 @@ def matrix(
         _check(verdicts, file, device)
     else:
         print(matrix_markdown(verdicts, _root_url(base_url), device), end="")
+        _warn_of_relative_links(base_url)
 
 
 def _recalled() -> Verdicts:
@@ -100,6 +101,16 @@ def _root_url(base_url: str) -> str:
     return base_url.rstrip("/")
 
 
+def _warn_of_relative_links(base_url: str) -> None:
+    """Last, where a terminal still shows it."""
+    if not base_url:
+        print(
+            "links are relative and break where this is pasted: give --base-url "
+            "https://github.com/OWNER/REPOSITORY/blob/COMMIT",
+            file=sys.stderr,
+        )
+
+
 Op = Annotated[str, typer.Argument(help="id of the op, as in shapes/")]
 
 
@@ -107,14 +118,14 @@ def post(op: Op, device: Device = None, base_url: BaseUrl = "", output: Output =
     """Print the results post of an op: conclusion, platform, tables, end to end, what was not tested, how to repeat."""
     from harness.report.post import post_markdown
 
-    _write(post_markdown(_row(op, device), _root_url(base_url)), output)
+    _write(post_markdown(_row(op, device), _root_url(base_url)), output, base_url)
 
 
 def subissue(op: Op, device: Device = None, base_url: BaseUrl = "", output: Output = None) -> None:
     """Print the sub-issue of an op that is ❌ end to end: why native + torch.compile stays, with the numbers."""
     from harness.report.subissue import subissue_markdown
 
-    _write(subissue_markdown(_row(op, device), _root_url(base_url)), output)
+    _write(subissue_markdown(_row(op, device), _root_url(base_url)), output, base_url)
 
 
 def pr(op: Op, device: Device = None, base_url: BaseUrl = "", output: Output = None) -> None:
@@ -128,7 +139,7 @@ def pr(op: Op, device: Device = None, base_url: BaseUrl = "", output: Output = N
 
     root = project_root()
     plan = patch_plan(root, row, survey(root, (op,)).broken)
-    _write(pr_markdown(row, plan, _root_url(base_url)), output)
+    _write(pr_markdown(row, plan, _root_url(base_url)), output, base_url)
 
 
 def _row(op: str, device: str | None) -> RowVerdict:
@@ -148,12 +159,14 @@ def _row(op: str, device: str | None) -> RowVerdict:
     return row if device is None else row.on(device)
 
 
-def _write(markdown: str, output: Path | None) -> None:
+def _write(markdown: str, output: Path | None, base_url: str) -> None:
     if output is None:
         print(markdown, end="")
+        _warn_of_relative_links(base_url)
         return
     try:
         output.write_text(markdown, encoding="utf-8")
     except OSError as error:
         raise UserError(f"--output {output}: {error.strerror}; name a file in a folder that can be written.") from None
     print(output)
+    _warn_of_relative_links(base_url)

@@ -24,11 +24,15 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_matrix_is_printed_whole_or_for_one_gpu(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     posting.matrix()
-    assert capsys.readouterr().out == (root / "reports" / "matrix.md").read_text(encoding="utf-8")
+    told = capsys.readouterr()
+    assert told.err.splitlines()[-1].startswith("links are relative and break where this is pasted: give --base-url ")
+    assert told.out == (root / "reports" / "matrix.md").read_text(encoding="utf-8")
     posting.matrix(device=KEY)
     assert capsys.readouterr().out == (root / "reports" / f"matrix-{KEY}.md").read_text(encoding="utf-8")
     posting.matrix(base_url="https://example.com/x/")
-    assert "(https://example.com/x/reports/groupnorm_silu.md)" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert "(https://example.com/x/reports/groupnorm_silu.md)" in told.out
+    assert "--base-url" not in told.err
 
 
 def test_checking_names_file_line_and_what_the_evidence_says(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,10 +80,13 @@ def test_what_cannot_be_done_is_said_in_a_sentence(root: Path, call, says: str) 
 
 def test_a_post_is_printed_or_written_the_same(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     posting.post(OP)
-    printed = capsys.readouterr().out
+    told = capsys.readouterr()
+    printed = told.out
+    assert "give --base-url " in told.err
     posting.post(OP, device=KEY, output=Path("x.md"))
+    assert "give --base-url " in capsys.readouterr().err
     assert (root / "x.md").read_text(encoding="utf-8") == printed
-    assert printed.startswith("## GroupNorm + SiLU on Made-up GPU\n\n**On Made-up GPU, taken alone, `inhouse.gn` does")
+    assert printed.startswith("## GroupNorm + SiLU on Made-up GPU\n\n**On Made-up GPU, taken alone (cold L2, ")
 
 
 def test_a_row_of_two_kinds_of_gpus_asks_which(root: Path) -> None:

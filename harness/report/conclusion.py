@@ -7,8 +7,8 @@ from harness.report.matrix_notes import gpu_cells
 from harness.report.text import code, plain
 from harness.schema.e2e_verdict import CellVerdict, CompositionVerdict, ModelArmVerdict
 from harness.schema.figures import Span
-from harness.schema.verdict import CardVerdict, RowVerdict, StepVerdict
-from harness.schema.vocabulary import Outcome, Tracker
+from harness.schema.verdict import CardVerdict, Comparison, RowVerdict, StepVerdict
+from harness.schema.vocabulary import Method, Outcome, Tracker
 
 BASELINE = "native + torch.compile"
 _SPELLED_OUT = 3
@@ -72,18 +72,42 @@ def _figure(cell: CellVerdict, leader: ModelArmVerdict) -> str:
 
 def _microbench(row: RowVerdict) -> str:
     card = row.cards[0]
-    gpu, calls = f"On {plain(card.device.name)}", f"the {plain(row.title)} calls"
+    gpu = f"On {plain(card.device.name)}"
     deciding = [step for step in card.steps if step.decides]
+    measured = _deciding_cases(card, deciding)
+    layouts = plain(text.listed(dict.fromkeys(one.case.layout for one in measured)))
+    calls = f"the {plain(row.title)} calls" + (f" ({layouts})" if layouts else "")
+    how = "taken alone" + (f" ({mode})" if (mode := _mode(measured)) else "")
+    host = _host(measured)
     if card.tracker is Tracker.POSITIVE:
         faster = [step for step in deciding if step.outcome is Outcome.FASTER]
-        return f"{gpu}, taken alone, {_runs(faster, calls)} as fast as {BASELINE}{_extent(card, deciding, faster)}"
+        extent = _extent(deciding, faster)
+        return f"{gpu}, {how}, {_runs(faster, calls)} as fast as {BASELINE}{extent}{host}"
     if card.tracker is Tracker.NEGATIVE:
         led = [step for step in deciding if step.leader is not None]
         best = f": at best {_runs(led[:1], calls)} as fast" if led else ": none is eligible"
-        return f"{gpu}, taken alone, no candidate is faster than {BASELINE}{best}"
+        return f"{gpu}, {how}, no candidate is faster than {BASELINE}{best}{host}"
     if card.tracker is Tracker.NO_CANDIDATE:
         return f"{gpu}, there is no candidate for {plain(row.title)} to compare with {BASELINE}"
     return f"{gpu}, {plain(row.title)} is open: {plain('; '.join(card.notes))}"
+
+
+def _deciding_cases(card: CardVerdict, deciding: Sequence[StepVerdict]) -> list[Comparison]:
+    ids = {case_id for step in deciding for case_id in step.case_ids}
+    return [one for one in card.comparisons if one.context is None and not one.case_changed and one.case.id in ids]
+
+
+def _mode(measured: Sequence[Comparison]) -> str:
+    """The execution mode of what decides: `cold L2, CUDA-graph replay`."""
+    return plain(text.listed(dict.fromkeys(text.mode(one.method, one.cache) for one in measured)))
+
+
+def _host(measured: Sequence[Comparison]) -> str:
+    """Said where the host's time is known and no part of the time that was judged."""
+    known = any(arm.host_us is not None for one in measured for arm in one.candidates)
+    if not known or any(one.method is Method.WALL for one in measured):
+        return ""
+    return "; host time per call is in the table and counts where no CUDA graph is used"
 
 
 def _runs(steps: Sequence[StepVerdict], calls: str) -> str:
@@ -104,7 +128,7 @@ def _runs(steps: Sequence[StepVerdict], calls: str) -> str:
     )
 
 
-def _extent(card: CardVerdict, deciding: Sequence[StepVerdict], faster: Sequence[StepVerdict]) -> str:
+def _extent(deciding: Sequence[StepVerdict], faster: Sequence[StepVerdict]) -> str:
     """Said where the sentence does not hold for all that decides."""
     if len(faster) == len(deciding):
         return ""

@@ -8,8 +8,10 @@ from harness.report.conclusion import conclusion
 from harness.report.matrix import execution, software
 from harness.report.matrix_notes import gpu_cells, model_code, stale_reasons
 from harness.report.post_tables import (
+    against_twin,
     candidate_table,
     case_table,
+    deciding,
     leaders_in_context,
     quality_table,
     step_summary,
@@ -28,6 +30,11 @@ READING_SHAPES = (
     "cold copy takes that share of the arm's time; shapes that stay in L2 can exceed it. *Same code again*: the "
     "baseline's own compiled code as one more arm; where it does not tie, every interval of that shape is widened "
     "by as much."
+)
+READING_TWIN = (
+    "*twin*: the baseline is compiled twice and the candidate is judged against the faster of the two; in rows marked "
+    "so that is the second compile, the twin, whose time, kernels, host time and share are shown, and the speed-up is "
+    "to it. A speed-up is estimated from the ratios within blocks, so it can differ a little from the quotient."
 )
 E2E_READING = (
     "The candidate is wired into the model's own code; both sides are compiled, and the change is against the "
@@ -86,7 +93,7 @@ def stale(row: RowVerdict) -> list[str]:
 
 def platform_table(row: RowVerdict) -> str:
     """`| item | value |`: the card, every version and hash, and the exact commands."""
-    rows = [*(_card_rows(row.op, row.cards[0]) if row.cards else []), *_cell_rows(row)]
+    rows = [*(_card_rows(row.op, row.cards[0]) if row.cards else []), *_other_cards(row), *_cell_rows(row)]
     return table(("item", "value"), [(name, value) for name, value in rows if value])
 
 
@@ -112,6 +119,15 @@ def _card_rows(op: str, card: CardVerdict) -> Iterator[tuple[str, str]]:
         )
     yield "µbench", plain(f"{execution(card)}; baseline native + torch.compile, fullgraph, static shapes")
     yield "command", text.code(bench_command(op, card))
+
+
+def _other_cards(row: RowVerdict) -> Iterator[tuple[str, str]]:
+    """What each further card said, one line each: the figures here are of the first card alone."""
+    for card in row.cards[1:]:
+        steps = [f"{step.model}: {step.outcome}" + (f", {step.reason}" * bool(step.reason)) for step in deciding(card)]
+        old = [f"stale: {'; '.join(reasons)}"] if (reasons := stale_reasons(card)) else []
+        said = "; ".join([*steps, *old, "not pooled"])
+        yield "another card", plain(f"{card.device.name} (card {card.device.uuid}): {card.tracker} {said}")
 
 
 def _cell_rows(row: RowVerdict) -> Iterator[tuple[str, str]]:
@@ -172,6 +188,8 @@ def microbench_sections(row: RowVerdict, links: Links) -> Iterator[str]:
         page = link("their sources", links.report(f"{row.op}.md"))
         yield f"By shape ({page}). {READING_SHAPES}"
         yield cases
+        if against_twin(card):
+            yield READING_TWIN
     if candidates := candidate_table(card):
         yield _folded("All candidates, weighted by calls", candidates)
     if others := case_table(card, links, of_deciding=False):

@@ -10,27 +10,30 @@ from harness.schema.vocabulary import Cache, Outcome, Role
 
 
 def step_summary(card: CardVerdict) -> str:
-    """Each deciding step: all its calls of the op together, the leader against the baseline."""
+    """Each step, the deciding ones first: all its calls of the op together, the leader against the baseline."""
     rows = []
-    for step in deciding(card):
+    for step in sorted(card.steps, key=lambda step: not step.decides):
         leader = next((one for one in step.candidates if one.id == step.leader), None)
-        calls = sum(one.case.calls for one in alone(card) if one.case.id in step.case_ids)
+        cases = [one.case for one in alone(card) if one.case.id in step.case_ids]
+        calls = sum(case.calls for case in cases)
+        outcome = f"{step.outcome}, {step.reason}" if step.reason else str(step.outcome)
         rows.append(
             (
                 plain(f"{step.model}, {step.step}"),
+                plain(text.listed(dict.fromkeys(case.layout for case in cases))) or NOTHING,
                 str(calls) if leader else NOTHING,
                 code(step.leader) if step.leader else NOTHING,
                 _per_step(leader.baseline_step_us if leader else None),
                 _per_step(leader.candidate_step_us if leader else None),
                 text.ratio_span(step.leader_ratio),
-                plain(f"{step.outcome}, {step.reason}" if step.reason else str(step.outcome)),
+                plain(outcome if step.decides else f"does not decide; {outcome}"),
             )
         )
     headers = (
-        "model, step", "calls", "leading candidate", "torch.compile, ms a step", "candidate, ms a step",
+        "model, step", "layout", "calls", "leading candidate", "torch.compile, ms a step", "candidate, ms a step",
         "speed-up [95 %]", "outcome",
     )  # fmt: skip
-    return table(headers, rows, right=(1, 3, 4, 5))
+    return table(headers, rows, right=(2, 4, 5, 6))
 
 
 def _per_step(time_us: float | None) -> str:
@@ -50,22 +53,33 @@ def case_table(card: CardVerdict, links: Links, *, of_deciding: bool) -> str:
     rows = [_case(one, step, links, name_leader=len(leaders) > 1) for one, step in pairs]
     named = code(next(iter(leaders))) if len(leaders) == 1 else "candidate"
     headers = (
-        "model", "shape", "calls", "torch.compile µs", f"{named} µs", "speed-up [95 %]", "outcome", "kernels",
+        "model", "shape", "layout", "calls", "torch.compile µs", f"{named} µs", "speed-up [95 %]", "outcome", "kernels",
         "host µs", "of copy speed", "same code again", "evidence",
     )  # fmt: skip
-    return table(headers, rows, right=(2, 3, 4, 5, 8, 9, 10)) if rows else ""
+    return table(headers, rows, right=(3, 4, 5, 6, 9, 10, 11)) if rows else ""
+
+
+def against_twin(card: CardVerdict) -> bool:
+    """Whether candidates were judged against the twin on some case."""
+    return any((arm := reference(one)) is not None and arm.role is Role.TWIN for one in alone(card))
+
+
+def reference(one: Comparison) -> ArmVerdict | None:
+    """The arm that candidates' ratios are to."""
+    return next((arm for arm in one.arms if arm.id == one.reference), one.baseline)
 
 
 def _case(one: Comparison, step: StepVerdict, links: Links, *, name_leader: bool) -> tuple[str, ...]:
-    base = one.baseline
+    base = reference(one)
     arm = next((arm for arm in one.candidates if arm.id == step.leader), None)
     timed = arm if arm is not None and arm.time_us is not None else None
     name = f"{code(arm.id)} " if arm is not None and name_leader else ""
     return (
         plain(one.case.model),
-        plain(text.short_shape(one.case) + (", warm L2" if one.cache is Cache.WARM else "")),
+        plain(_sizes(one) + (", warm L2" if one.cache is Cache.WARM else "")),
+        plain(str(one.case.layout)),
         str(one.case.calls),
-        text.us_span(base.time_us) if base is not None else NOTHING,
+        _against(one, base),
         name + text.us_span(timed.time_us) if timed is not None else NOTHING,
         text.ratio_span(timed.ratio) if timed is not None else NOTHING,
         plain(_state(one, arm)),
@@ -75,6 +89,20 @@ def _case(one: Comparison, step: StepVerdict, links: Links, *, name_leader: bool
         next((text.log_span(arm.effect_log_pct) for arm in one.controls if arm.role is Role.CONTROL), NOTHING),
         text.evidence_link(one.evidence, links),
     )
+
+
+def _sizes(one: Comparison) -> str:
+    """Sizes and dtype; the layout has a column of its own."""
+    return text.short_shape(one.case).removesuffix(f" {one.case.layout}")
+
+
+def _against(one: Comparison, arm: ArmVerdict | None) -> str:
+    """The time that the row's ratio divides; where it is the twin's, the other compile's time behind it."""
+    if arm is None:
+        return NOTHING
+    first = one.baseline if arm.role is Role.TWIN else None
+    other = f" twin (first compile: {text.us(first.time_us.estimate)})" if first is not None and first.time_us else ""
+    return text.us_span(arm.time_us) + other
 
 
 def _to(base: ArmVerdict | None, arm: ArmVerdict | None, shown: Callable[[ArmVerdict], str]) -> str:

@@ -9,7 +9,7 @@ from harness.schema.e2e_verdict import CellVerdict
 from harness.schema.verdict import CardVerdict, RowVerdict
 from harness.schema.vocabulary import ArmStatus
 
-_SHOWN = 3
+_SHOWN = 6
 """Cases named before the rest is counted."""
 
 
@@ -37,6 +37,16 @@ def _isolated(card: CardVerdict) -> Iterator[str]:
             yield plain(
                 f"Shapes of {step.model} known from memory alone, which count for nothing: {_some(step.left_out)}."
             )
+    known = {one.case.id for one in alone(card) if not one.case_changed}
+    others = dict.fromkeys(
+        case_id
+        for step in card.steps
+        if not step.decides
+        for case_id in (*step.unmeasured, *step.left_out)
+        if case_id not in known
+    )
+    if others:
+        yield plain(f"Shapes of the manifest that do not decide: {_some(tuple(others))}.")
     dtypes = dict.fromkeys(str(one.case.dtype) for one in alone(card))
     if len(dtypes) == 1:
         yield plain(f"Activations of another dtype than {next(iter(dtypes))}.")
@@ -67,6 +77,7 @@ def _models(row: RowVerdict) -> Iterator[str]:
     missing = [model for model in row.deciding_models if model not in {cell.workload for cell in cells}]
     if not cells:
         yield plain(f"Any model end to end; the row waits for {', '.join(row.deciding_models)}.")
+        yield "vLLM-Omni's own model code: the op was timed by itself, and no verdict here is about a model's code."
         return
     if missing:
         yield plain(f"Deciding models that were not run: {', '.join(missing)}.")

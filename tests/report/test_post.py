@@ -14,8 +14,9 @@ from harness.report.conclusion import conclusion
 from harness.report.post import post_markdown
 from harness.report.pr import pr_markdown
 from harness.report.subissue import subissue_markdown
+from harness.schema.case import Layout
 from harness.schema.verdict import RowVerdict
-from harness.schema.vocabulary import ArmStatus, Kind, RunStatus
+from harness.schema.vocabulary import ArmStatus, Kind, Method, RunStatus
 from tests.builders import H200, Arm, case, decided, environment, manifest, measurement
 from tests.e2e_builders import CEILING, sequence
 from tests.report.golden_post import FOLDER, PLAN, URL, measured, posts, row
@@ -53,9 +54,10 @@ def test_kept_posts_are_what_is_printed(name: str) -> None:
         (1.0, r".* is open end to end: the best candidate, `inhouse.k`, .* faster \(INCONCLUSIVE\)\."),
         (
             None,
-            r"On NVIDIA H200, taken alone, `inhouse.k` does the GroupNorm \+ SiLU calls of toy-dit 1\.\d+× \[.*\] as "
-            r"fast as native \+ torch.compile; no model was run with it yet, so nothing is known of a gain end to "
-            r"end\.",
+            r"On NVIDIA H200, taken alone \(cold L2, CUDA-graph replay\), `inhouse.k` does the GroupNorm \+ SiLU calls "
+            r"\(contiguous\) of toy-dit 1\.\d+× \[.*\] as fast as native \+ torch.compile; host time per call is in "
+            r"the table and counts where no CUDA graph is used; no model was run with it yet, so nothing is known of "
+            r"a gain end to end\.",
         ),
     ],
 )
@@ -90,7 +92,9 @@ def test_many_steps_are_a_range_and_what_was_not_measured_is_counted() -> None:
     of = manifest(*cases, deciding=tuple(one.model for one in cases))
     runs = [measurement({K: Arm(1.2 + n / 10)}, of=one) for n, one in enumerate(cases[:4])]
     made = conclusion(decided(*runs, of=of).rows[0])
-    assert re.search(r"does the GroupNorm \+ SiLU calls 1\.(19|20)\d× to 1\.(49|50)\d× as fast", made), made
+    assert re.search(r"does the GroupNorm \+ SiLU calls \(contiguous\) 1\.(19|20)\d× to 1\.(49|50)\d× as fast", made), (
+        made
+    )
     assert "(4 of 6 deciding steps, 2 not measured)" in made
 
 
@@ -107,6 +111,59 @@ def test_the_post_of_real_evidence_names_hashes_versions_command_and_what_is_mis
     ):
         assert fact in made, fact
     assert "](.." not in made
+
+
+def _cells(markdown: str, *held: str) -> list[str]:
+    """The cells of the one table row that holds all of these texts."""
+    (line,) = [line for line in markdown.splitlines() if line.startswith("|") and all(one in line for one in held)]
+    return [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+def test_a_row_judged_against_the_twin_shows_the_time_that_its_ratio_divides() -> None:
+    of = measurement({K: Arm(1.5)}, of=CASE, twin_speedup=1.2, control_speedup=1.0)
+    made = post_markdown(verdicts(None, of).rows[0])
+    cells = _cells(made, "1×512×5×32×940 bf16")
+    assert re.fullmatch(r"83\.\d+ \[83\.\d+, 83\.\d+\] twin \(first compile: (100\.\d|99\.\d+)\)", cells[4]), cells
+    quotient = float(cells[4].split()[0]) / float(cells[5].split()[0])
+    assert abs(quotient - float(cells[6].partition("×")[0])) < 0.005
+    assert "1 → 1" in cells
+    assert "89." in cells[9].split(" → ")[0], "host time of the twin"
+    assert made.count("*twin*: the baseline is compiled twice") == 1
+    assert "twin" not in post_markdown(row(3.0)).partition("### End to end")[0]
+
+
+def test_layouts_are_said_and_what_does_not_decide_is_marked() -> None:
+    last = case("last", model="toy-dit").model_copy(update={"layout": Layout.CHANNELS_LAST})
+    other = case("other", model="toy-nchw")
+    unmeasured = [case(f"u{n}", model="canary", dims={"N": 1, "C": 512, "T": 5, "H": 32, "W": n}) for n in range(1, 9)]
+    of = manifest(last, other, *unmeasured, deciding=("toy-dit",))
+    made = decided(measurement({K: Arm(2.0)}, of=last), measurement({K: Arm(1.3)}, of=other), of=of).rows[0]
+    posted = post_markdown(made)
+    assert "does the GroupNorm + SiLU calls (channels_last) of toy-dit" in posted
+    steps = posted.partition("### µbench")[2].partition("By shape")[0]
+    decides, does_not = _cells(steps, "toy-dit, "), _cells(steps, "toy-nchw, ")
+    assert (decides[1], decides[-1].strip(" |")) == ("channels_last", "FASTER")
+    assert (does_not[1], does_not[-1].strip(" |")) == ("contiguous", "does not decide; FASTER")
+    assert steps.index("toy-dit, ") < steps.index("toy-nchw, ") < steps.index("canary, ")
+    sizes = f"1×512×5×32×{last.dims['W']} bf16"
+    assert _cells(posted, sizes)[:3] == ["toy-dit", sizes, "channels_last"]
+    assert "- Shapes of the manifest that do not decide: u1, u2, u3, u4, u5, u6 and 2 more.\n" in posted
+    assert "- vLLM-Omni's own model code: the op was timed by itself, " in posted
+
+
+def test_another_card_of_the_same_kind_gets_a_line_with_what_it_said() -> None:
+    second = environment(H200.model_copy(update={"uuid": "GPU-2"}))
+    hot = measurement({K: Arm(1.5)}, of=CASE, env=second, status=RunStatus.THROTTLED, reason="hot")
+    both = verdicts(None, measurement({K: Arm(1.5)}, of=CASE), hot).rows[0]
+    assert _cells(post_markdown(both), "another card")[1].startswith("NVIDIA H200 (card GPU-2): ⏳ toy-dit: INVALID, ")
+    assert "another card" not in post_markdown(row(3.0))
+
+
+def test_no_host_time_is_spoken_of_where_the_clock_was_the_hosts() -> None:
+    wall = measurement({K: Arm(1.5)}, of=CASE).model_copy(update={"method": Method.WALL})
+    made = conclusion(verdicts(None, wall).rows[0])
+    assert "(cold L2, wall clock)" in made
+    assert "host time" not in made
 
 
 def test_stale_evidence_is_said_above_the_figures_and_decides_nothing() -> None:
