@@ -116,6 +116,7 @@ def _state(one: Comparison, arm: ArmVerdict | None) -> str:
     if arm is None:
         return "its step is not measured whole"
     said = f"{arm.outcome}: {arm.reason}" if arm.reason else str(arm.outcome)
+    said = "; ".join([said, *arm.notes])
     return f"{said} (stale)" if one.stale else said
 
 

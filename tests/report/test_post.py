@@ -151,6 +151,18 @@ def test_layouts_are_said_and_what_does_not_decide_is_marked() -> None:
     assert "- vLLM-Omni's own model code: the op was timed by itself, " in posted
 
 
+def test_what_the_verdict_notes_of_a_leaders_time_stands_in_its_row() -> None:
+    """A time that is not the train's own must not be shown as if it were."""
+    of = measurement({K: Arm(1.5)}, of=CASE)
+    hiding = [one.model_copy(update={"fenced_us": 70.0}) if one.id == K else one for one in of.arms]
+    made = post_markdown(verdicts(None, of.model_copy(update={"arms": tuple(hiding)})).rows[0])
+    cells = _cells(made, "1×512×5×32×940 bf16")
+    assert cells[5].startswith("70.0")
+    assert re.match(
+        r"FASTER; its launches overlap one another: 66\.\d+ µs a call in a train of its own, 70\.00", cells[7]
+    )
+
+
 def test_another_card_of_the_same_kind_gets_a_line_with_what_it_said() -> None:
     second = environment(H200.model_copy(update={"uuid": "GPU-2"}))
     hot = measurement({K: Arm(1.5)}, of=CASE, env=second, status=RunStatus.THROTTLED, reason="hot")
