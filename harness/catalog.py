@@ -19,6 +19,7 @@ from harness.errors import UserError
 from harness.imported import PACKAGE, sources_sha256
 from harness.importing import Imports, loaded_extra
 from harness.op import Candidate, Op
+from harness.schema.vocabulary import Kind
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,7 @@ def _candidates_in(module: ModuleType) -> Iterator[Candidate]:
 
 def _contradictions(candidate: Candidate, op: Op, module: ModuleType) -> list[str]:
     if candidate.context is None or candidate.context in {context.id for context in op.contexts}:
-        return _signature_problem(candidate, op, module)
+        return _signature_problem(candidate, op, module) or _annotation_problem(candidate, module)
     contexts = ", ".join(context.id for context in op.contexts) or "none"
     return [f"{module.__file__}: {candidate.id} is for context {candidate.context!r}; op {op.id} has {contexts}."]
 
@@ -160,3 +161,17 @@ def _signature_problem(candidate: Candidate, op: Op, module: ModuleType) -> list
         return []
     took, given = (", ".join(sorted(names)) for names in (takes, always))
     return [f"{module.__file__}: {candidate.id} takes ({took}), {op.id} gives ({given})."]
+
+
+def _annotation_problem(candidate: Candidate, module: ModuleType) -> list[str]:
+    """A Triton or CUDA `run` that `torch.library.custom_op` can make no operator of; rewrites need no annotations."""
+    if candidate.kind is Kind.REWRITE:
+        return []
+    from torch.library import infer_schema
+
+    try:
+        infer_schema(candidate.run, mutates_args=candidate.mutates)
+    except ValueError as error:
+        said = str(error).splitlines()[0]
+        return [f"{module.__file__}: {candidate.id} cannot be made a custom op; annotate it as torch wants: {said}"]
+    return []

@@ -256,3 +256,12 @@ def test_signature_that_the_op_cannot_call_is_a_problem(extra: Path) -> None:
     extra.write_text(extra.read_text().replace("eps", "epsilon"))
     (problem,) = load(str(extra)).problems
     assert problem.endswith("inhouse.mine takes (epsilon, weight, x), rmsnorm gives (eps, weight, x).")
+
+
+@pytest.mark.parametrize("kind", ["REWRITE", "TRITON"])
+def test_kernel_without_annotations_is_a_problem_and_a_rewrite_needs_none(kind: str, extra: Path) -> None:
+    bare = extra.read_text().replace("eps: float", "eps").replace("kernels=()", 'kernels=("k",)')
+    extra.write_text(bare.replace("Kind.REWRITE", f"Kind.{kind}"))
+    problems = load(str(extra)).problems
+    wanted = "inhouse.mine cannot be made a custom op; annotate it as torch wants: infer_schema(func): Parameter eps"
+    assert [wanted in problem for problem in problems] == ([] if kind == "REWRITE" else [True])
