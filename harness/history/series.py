@@ -23,7 +23,7 @@ from harness.stats.rule import P_CAP, RuleSettings, decide
 from harness.stats.sequences import pair_log_ratios
 from harness.stats.units import FloatArray, log_ratios
 from harness.store import ProcessStore, StoredProcess
-from harness.verdict.compare import block_times_us, reference_arm, why_invalid, why_untrusted
+from harness.verdict.compare import reference_arm, train_times_us, why_invalid, why_untrusted
 from harness.verdict.remembered import judging_sha256
 
 MAKING = ("harness/history/**/*.py", "harness/line_index.py")
@@ -48,13 +48,13 @@ def samples_of(of: Measurement) -> list[Sample]:
         return []
     reference = reference_arm(of)
     assert reference is not None, "a valid measurement without a baseline"
-    base_us = block_times_us(reference)
+    base_us = train_times_us(reference)
     found = []
     for arm in of.arms:
         if arm.role is Role.BASELINE:
             blocks, metric, own = -100 * np.log(base_us), Metric.TIME, None
         elif arm.role is Role.CANDIDATE and arm.id in of.timed_arms and not why_untrusted(of, arm):
-            blocks, metric, own = log_ratios(base_us, block_times_us(arm)), Metric.RATIO, arm
+            blocks, metric, own = log_ratios(base_us, train_times_us(arm)), Metric.RATIO, arm
         else:
             continue
         environment = of.environment

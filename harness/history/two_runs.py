@@ -28,7 +28,7 @@ from harness.stats.distributions import t_quantile
 from harness.stats.estimators import Interval, hl_interval
 from harness.stats.rule import DEFAULT_TAU0_LOG_PCT
 from harness.store import Stored
-from harness.verdict.compare import block_times_us, why_invalid, why_untrusted
+from harness.verdict.compare import train_times_us, why_invalid, why_untrusted
 
 Slot = tuple[str, str, str | None, str, str]
 """Op, what a kernel sees of the case, context, method and cache."""
@@ -155,7 +155,7 @@ def _arms(a: Measurement, b: Measurement) -> Iterable[ArmComparison]:
             continue
         if arm.id not in a.timed_arms or arm.id not in b.timed_arms or why_untrusted(a, arm) or why_untrusted(b, other):
             continue
-        of_a, of_b = (hl_interval(100 * np.log(block_times_us(one))) for one in (arm, other))
+        of_a, of_b = (hl_interval(100 * np.log(train_times_us(one))) for one in (arm, other))
         yield ArmComparison(
             op=a.op,
             case=a.case.id,

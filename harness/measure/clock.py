@@ -196,7 +196,9 @@ class WallClock:
         return Timed(arm, launches, sample, outputs, replay)
 
 
-class _CudaClock:
+class CudaClock:
+    """What the clocks of a GPU share."""
+
     min_sample_us = MIN_SAMPLE_US
 
     def __init__(self) -> None:
@@ -229,7 +231,7 @@ class _CudaClock:
         return float(_elapsed_ms(self.start, self.stop)) * 1e3
 
 
-class GraphClock(_CudaClock):
+class GraphClock(CudaClock):
     """CUDA graph of all launches, replayed between two events."""
 
     method = Method.CUDA_GRAPH
@@ -295,7 +297,7 @@ class GraphClock(_CudaClock):
         return best / launches
 
 
-class EventClock(_CudaClock):
+class EventClock(CudaClock):
     """Events around eager launches queued behind a blocking kernel; for comparisons where capture fails."""
 
     method = Method.EVENTS
@@ -342,4 +344,4 @@ def keep_methods(*owners: type | ModuleType) -> None:
     _OWN.extend((owner, {name: value for name, value in vars(owner).items() if callable(value)}) for owner in owners)
 
 
-keep_methods(WallClock, _CudaClock, GraphClock, EventClock)
+keep_methods(WallClock, CudaClock, GraphClock, EventClock)

@@ -18,7 +18,7 @@ from time import perf_counter_ns as _now_ns
 import torch
 
 from harness.measure.arms import Arm
-from harness.measure.clock import Clock, EventClock, GraphClock, Timed, WallClock, clock_for, keep_methods
+from harness.measure.clock import Clock, CudaClock, EventClock, GraphClock, Timed, WallClock, clock_for, keep_methods
 from harness.measure.ranks import Team
 from harness.measure.train import Span, Train, train_of
 from harness.op import Args, Device
@@ -85,8 +85,8 @@ class RankWallClock(WallClock):
         return _together(self.team, timed, take)
 
 
-class RankGraphClock(GraphClock):
-    """GPU: meeting, entry, launches and exit in one CUDA graph."""
+class RankCudaClock(CudaClock):
+    """What the two GPU clocks of several ranks share: the meeting, the stamps, and one time for all."""
 
     min_sample_us = MIN_TRAIN_US
 
@@ -104,43 +104,30 @@ class RankGraphClock(GraphClock):
         """See `GraphClock.tail`."""
         self.timer.stamp(1)
 
+    def together(self, timed: Timed) -> Timed:
+        """`timed`, sampled by all ranks at once and timed by their stamps."""
+
+        def take() -> Span:
+            timed.sample_us()
+            return self.timer.span()
+
+        return _together(self.team, timed, take)
+
+
+class RankGraphClock(RankCudaClock, GraphClock):
+    """GPU: meeting, entry, launches and exit in one CUDA graph."""
+
     def ready(self, arm: Arm, sets: list[Args], launches: int) -> Timed:
         """Capture; all ranks must sample it together."""
-        timed = super().ready(arm, sets, launches)
-        return _together(self.team, timed, lambda: self._span_of(timed))
-
-    def _span_of(self, timed: Timed) -> Span:
-        timed.sample_us()
-        return self.timer.span()
+        return self.together(super().ready(arm, sets, launches))
 
 
-class RankEventClock(EventClock):
+class RankEventClock(RankCudaClock, EventClock):
     """GPU, where some arm cannot be captured: the same around eager launches behind a blocking kernel."""
-
-    min_sample_us = MIN_TRAIN_US
-
-    def __init__(self, team: Team, timer: DeviceTimer) -> None:
-        super().__init__()
-        self.team = team
-        self.timer = timer
-
-    def head(self) -> None:
-        """See `EventClock.head`."""
-        self.team.meet()
-        self.timer.stamp(0)
-
-    def tail(self) -> None:
-        """See `EventClock.tail`."""
-        self.timer.stamp(1)
 
     def ready(self, arm: Arm, sets: list[Args], launches: int) -> Timed:
         """The arm over its argument sets; all ranks must sample it together."""
-        timed = super().ready(arm, sets, launches)
-        return _together(self.team, timed, lambda: self._span_of(timed))
-
-    def _span_of(self, timed: Timed) -> Span:
-        timed.sample_us()
-        return self.timer.span()
+        return self.together(super().ready(arm, sets, launches))
 
 
 def _together(team: Team, timed: Timed, take: Callable[[], Span]) -> Timed:
@@ -164,4 +151,4 @@ def team_clock(device: Device, team: Team, *, capturable: bool) -> Clock:
     return RankGraphClock(team, timer) if capturable else RankEventClock(team, timer)
 
 
-keep_methods(sys.modules[__name__], DeviceTimer, RankWallClock, RankGraphClock, RankEventClock)
+keep_methods(sys.modules[__name__], DeviceTimer, RankWallClock, RankCudaClock, RankGraphClock, RankEventClock)

@@ -21,6 +21,7 @@ from harness.store import Line
 from harness.verdict.ranks import rank_figures
 
 Result = TypeVar("Result")
+Kept = TypeVar("Kept", Measurement, ArmRecord)
 
 BAND_PCT = 1.0
 """TIE: the whole interval lies inside ±1 %."""
@@ -51,6 +52,20 @@ class Staleness:
     case_changed: bool = False
 
 
+def _once(judge: Callable[[Kept], Result]) -> Callable[[Kept], Result]:
+    """Remember what was made of a record while it lives: every case, step and arm asks again."""
+    known: dict[int, tuple[weakref.ref[Kept], Result]] = {}
+
+    @functools.wraps(judge)
+    def remembered(of: Kept) -> Result:
+        key = id(of)
+        if key not in known:
+            known[key] = (weakref.ref(of, lambda _: known.pop(key, None)), judge(of))
+        return known[key][1]
+
+    return remembered
+
+
 def train_times_us(arm: ArmRecord) -> FloatArray:
     """Time per call of each block, shape (blocks,): the geometric mean of the way out and the way back."""
     samples = np.array(arm.samples_us, dtype=np.float64).reshape(-1, 2)
@@ -63,19 +78,24 @@ def block_times_us(arm: ArmRecord) -> FloatArray:
     In a train, a candidate that allows its next launch early hides that launch's start, which in a model, behind
     another kernel, it does not.
     """
-    times = train_times_us(arm)
-    return times * (1 + hidden_share(arm, times))
+    return train_times_us(arm) * (1 + hidden_share(arm))
 
 
-def hidden_share(arm: ArmRecord, times: FloatArray) -> float:
+@_once
+def hidden_share(arm: ArmRecord) -> float:
     """What a candidate's launches hide of one another in the train, over its time in it; 0 where they hide nothing."""
-    if arm.fenced_us is None or arm.role is not Role.CANDIDATE or arm.kind not in _PDL_KINDS or not len(times):
+    if arm.fenced_us is None or arm.role is not Role.CANDIDATE or arm.kind not in _PDL_KINDS or not arm.samples_us:
         return 0.0
-    train_us = time_span(times).estimate
+    train_us = time_span(train_times_us(arm)).estimate
     hidden_us = arm.fenced_us - train_us
     most_us = OVERLAP_MOST_US * max(1, len(arm.kernels))
     overlaps = max(OVERLAP_US, OVERLAP_SHARE * train_us) < hidden_us <= most_us
     return hidden_us / train_us if overlaps else 0.0
+
+
+def _reading_log_pct(*arms: ArmRecord) -> float:
+    """What a comparison may be off because one of the arms is judged by one reading behind another kernel."""
+    return OVERLAP_ALLOWANCE_LOG_PCT if any(map(hidden_share, arms)) else 0.0
 
 
 def span(interval: Interval) -> Span:
@@ -150,20 +170,6 @@ def why_untrusted(of: Measurement, arm: ArmRecord) -> str:
     return _why_untrusted(of, arm, _times(of))
 
 
-def _once(judge: Callable[[Measurement], Result]) -> Callable[[Measurement], Result]:
-    """Remember what was made of a measurement while it lives: every case, step and arm asks again."""
-    known: dict[int, tuple[weakref.ref[Measurement], Result]] = {}
-
-    @functools.wraps(judge)
-    def remembered(of: Measurement) -> Result:
-        key = id(of)
-        if key not in known:
-            known[key] = (weakref.ref(of, lambda _: known.pop(key, None)), judge(of))
-        return known[key][1]
-
-    return remembered
-
-
 @_once
 def _times(of: Measurement) -> dict[str, FloatArray]:
     return {arm.id: block_times_us(arm) for arm in of.arms if arm.id in of.timed_arms and _well_timed(of, arm)}
@@ -210,8 +216,7 @@ def allowance_log_pct(of: Measurement) -> float:
 def allowance_of(of: Measurement, arm: ArmRecord) -> float:
     """`allowance_log_pct` of the measurement and, for a candidate that is judged by its time behind another kernel,
     what that reading may be off."""
-    hides = hidden_share(arm, train_times_us(arm)) > 0
-    return allowance_log_pct(of) + (OVERLAP_ALLOWANCE_LOG_PCT if hides else 0.0)
+    return allowance_log_pct(of) + _reading_log_pct(arm)
 
 
 def _bound(aa: Interval) -> float:
@@ -312,7 +317,7 @@ def _judge(
     effect = widened(own, allowance_of(of, arm)) if arm.role is Role.CANDIDATE else own
     time_us = time_span(times[arm.id])
     rivals = [
-        other.id
+        other
         for other in of.arms
         if other.role is Role.CANDIDATE and other.id in times and arm.role is Role.CANDIDATE and other.id != arm.id
     ]
@@ -325,11 +330,16 @@ def _judge(
             "time_us": time_us,
             "effect_log_pct": span(effect),
             "ratio": ratio_span(effect),
-            "rivals": {rival: ratio_span(hl_interval(log_ratios(times[rival], times[arm.id]))) for rival in rivals},
+            "rivals": {rival.id: _rival(arm, rival, times) for rival in rivals},
             "copy_share": of.roofline.copy_us / time_us.estimate if of.roofline else None,
             "floor_share": floor_us / time_us.estimate if floor_us else None,
         }
     )
+
+
+def _rival(arm: ArmRecord, rival: ArmRecord, times: dict[str, FloatArray]) -> Span:
+    """Ratio of a rival's time to the arm's."""
+    return ratio_span(widened(hl_interval(log_ratios(times[rival.id], times[arm.id])), _reading_log_pct(arm, rival)))
 
 
 def _notes(d: FloatArray, effect: Interval) -> tuple[str, ...]:
@@ -341,12 +351,12 @@ def _notes(d: FloatArray, effect: Interval) -> tuple[str, ...]:
 
 def _overlap(arm: ArmRecord, reference: ArmRecord) -> tuple[str, ...]:
     """Said of a candidate whose launches overlap one another in the timed train, and how it is judged."""
-    times = train_times_us(arm)
-    if arm.fenced_us is None or not hidden_share(arm, times):
+    if arm.fenced_us is None or not hidden_share(arm):
         return ()
     beside = f", where {reference.id} takes {reference.fenced_us:.2f} µs" if reference.fenced_us is not None else ""
+    train_us = time_span(train_times_us(arm)).estimate
     return (
-        f"its launches overlap one another: {time_span(times).estimate:.2f} µs a call in a train of its own, "
+        f"its launches overlap one another: {train_us:.2f} µs a call in a train of its own, "
         f"{arm.fenced_us:.2f} µs behind another kernel{beside}; judged by the latter, within "
         f"{OVERLAP_ALLOWANCE_LOG_PCT:g} %",
     )

@@ -271,6 +271,15 @@ def test_launches_that_overlap_one_another_are_judged_by_what_they_take_behind_a
     assert fenced(8.8).outcome is Outcome.FASTER
 
 
+def test_a_rival_is_told_apart_by_more_than_that_one_reading_may_be_off() -> None:
+    of = measurement({"inhouse.k": Arm(1.25), "inhouse.other": Arm(1.0)}, base_us=10.0, noise_percent=0.05)
+    behind = {"inhouse.k": 9.0, BASELINE: 10.1}
+    arms = tuple(one.model_copy(update={"fenced_us": behind.get(one.id)}) for one in of.arms)
+    ratio = arm(of.model_copy(update={"arms": arms})).rivals["inhouse.other"]
+    assert ratio.estimate == pytest.approx(10 / 9, rel=2e-3)
+    assert ratio.lower < 10 / 9 * 0.953 < 10 / 9 * 1.049 < ratio.upper
+
+
 def test_what_no_overlap_can_hide_and_kernels_of_torch_are_timed_by_their_train() -> None:
     assert fenced(13.5).notes == ()
     assert fenced(11.0, Kind.REWRITE).notes == ()
