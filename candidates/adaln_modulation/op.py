@@ -209,7 +209,8 @@ def _gate_then_modulate(impl: Impl) -> Impl:
         h = impl(
             x=x, scale=scale, shift=shift, residual=residual, index=index, scale_constant=scale_constant, upcast=upcast
         )
-        y = impl(
+        # a neighbour, as the LayerNorm is: what computes gates alone can be tried here, and Inductor fuses the two
+        y = native(
             x=_layernorm(h), scale=next_scale, shift=next_shift, residual=None, index=index, scale_constant=1,
             upcast=upcast,
         )  # fmt: skip

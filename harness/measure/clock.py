@@ -150,6 +150,8 @@ class Timed:
     """Outputs of the last rotation, one per set; rewritten by each sample where the method keeps their memory."""
     replay: Callable[[], None]
     """Run the timed launches once, untimed: for the check on the replayed path."""
+    sets: list[Args]
+    """The prepared arguments of each set: a captured launch knows their addresses and does not keep their memory."""
     trains: list[Train] = field(default_factory=list)
     """The last sample as the ranks saw it; empty for one rank."""
 
@@ -193,7 +195,7 @@ class WallClock:
                 call(**sets[launch % count])
             return (_perf_counter_ns() - start) / 1e3 / launches
 
-        return Timed(arm, launches, sample, outputs, replay)
+        return Timed(arm, launches, sample, outputs, replay, sets)
 
 
 class CudaClock:
@@ -266,7 +268,7 @@ class GraphClock(CudaClock):
         def sample() -> float:
             return self.between(graph.replay, blocker_us) / launches
 
-        return Timed(arm, launches, sample, outputs, graph.replay)
+        return Timed(arm, launches, sample, outputs, graph.replay, sets)
 
     def fenced_us(self, arm: Arm, sets: list[Args], launches: int) -> float:
         """µs per call when another kernel stands between any two calls, less that kernel's own time.
@@ -322,7 +324,7 @@ class EventClock(CudaClock):
         def sample() -> float:
             return self.between(enqueue, 2 * host_us + 50) / launches
 
-        return Timed(arm, launches, sample, outputs, replay)
+        return Timed(arm, launches, sample, outputs, replay, sets)
 
 
 Clock = WallClock | GraphClock | EventClock

@@ -138,7 +138,7 @@ def _together(team: Team, timed: Timed, take: Callable[[], Span]) -> Timed:
         trains[:] = [train_of(team.gather(take(), f"train of {timed.arm.id}"))]
         return trains[0].ns / 1e3 / timed.launches
 
-    return Timed(timed.arm, timed.launches, sample, timed.outputs, timed.replay, trains)
+    return Timed(timed.arm, timed.launches, sample, timed.outputs, timed.replay, timed.sets, trains)
 
 
 def team_clock(device: Device, team: Team, *, capturable: bool) -> Clock:

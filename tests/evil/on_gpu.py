@@ -9,7 +9,7 @@ from torch import Tensor
 
 from candidates.rmsnorm.launch import rmsnorm
 from candidates.rmsnorm.op import native
-from harness.op import candidate
+from harness.op import Args, candidate
 from harness.schema.vocabulary import Contract, Kind
 from tests.evil.wrong_results import EVIL
 
@@ -25,6 +25,16 @@ def _kernel(kernels: str = r"rmsnorm_(tile|long)", **more):  # type: ignore[no-u
 @_kernel()
 def honest_kernel(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Right and engaged."""
+    return rmsnorm(x, weight, eps)
+
+
+def _weight_of_its_own(args: Args) -> Args:
+    return args | {"weight": args["weight"].clone()}
+
+
+@_kernel(prepare=_weight_of_its_own)
+def prepared_kernel(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Honest as well; nothing but the clock keeps the weight that it is given."""
     return rmsnorm(x, weight, eps)
 
 

@@ -96,6 +96,41 @@ def test_nearer_to_the_truth_than_native_passes_though_allclose_fails() -> None:
     assert comparison.rms_error < comparison.rms_error_native
 
 
+def modulated(h: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """h * (1 + scale) + shift, each step rounded to bf16."""
+    return (h.bfloat16() * (1 + scale.bfloat16()) + shift.bfloat16()).double()
+
+
+def test_native_is_near_the_truth_by_luck_at_one_element_only() -> None:
+    """Residual + gate, then modulation: a kernel that skips one of native's roundings is no worse than native is."""
+    n = 2_000_000
+    x, y, gate, scale, shift = (normal(n, seed).bfloat16().double() for seed in range(5))
+    oracle = (x + gate * y) * (1 + scale) + shift
+    native = modulated(x + (gate * y).bfloat16().double(), scale, shift)
+    fused = modulated(x + gate * y, scale, shift)
+    verdict, comparison = judged(fused.bfloat16(), native.bfloat16(), oracle)
+    assert comparison.rms_error < comparison.rms_error_native
+    grain = ulp(native.abs().clamp_min(float(oracle.square().mean().sqrt())), torch.bfloat16)
+    far = (fused - native).abs() > 1e-2 * (1 + native.abs())
+    assert int((far & ((fused - oracle).abs() > (native - oracle).abs() + 1.01 * grain)).sum()) > 5, "one by one"
+    assert verdict == ""
+
+
+@pytest.mark.parametrize("length", [700, 1024, 5000])
+def test_where_native_is_far_off_its_neighbours_may_not_be(length: int) -> None:
+    """An outlier's error is large in absolute terms only, and a neighbour far off is still found, in any position."""
+    oracle = normal(length).clamp(-3, 3)
+    oracle[length // 2] = 5000.0
+    native = oracle.bfloat16()
+    assert abs(float(native[length // 2]) - 5000.0) >= 8, "half of the spacing there, and nearly so"
+    for where in (0, length // 2 - 1, length - 1):
+        candidate = native.clone()
+        candidate[where] = float(oracle[where]) + 2000.0
+        verdict, comparison = judged(candidate, native, oracle)
+        assert comparison.rule_failures == 1, where
+        assert f"element {where}:" in verdict
+
+
 @pytest.mark.defence("accuracy_rms")
 @pytest.mark.parametrize("constant", [0.0, 0.0005])
 def test_constant_output_fails_where_the_answer_is_small(constant: float) -> None:

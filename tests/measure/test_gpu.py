@@ -69,6 +69,13 @@ def test_time_behind_another_kernel_is_that_of_the_train_where_nothing_overlaps(
     assert arm.fenced_us > 0.95 * min(min(pair) for pair in arm.samples_us)
 
 
+def test_what_a_candidate_prepares_outlives_the_capture(evil: Any) -> None:
+    arm = arm_of(measured(evil.prepared_kernel, evil.honest_kernel), evil.prepared_kernel)
+    assert arm.status is ArmStatus.OK, arm.reason
+    assert arm.gate_after is not None
+    assert arm.gate_after.passed
+
+
 def test_launches_on_a_side_stream(evil: Any) -> None:
     arm = arm_of(measured(evil.side_stream), evil.side_stream)
     assert arm.status is ArmStatus.FELL_BACK, (arm.status, arm.reason)

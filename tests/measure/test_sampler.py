@@ -41,7 +41,7 @@ class Machine:
             return value
 
         arm = Arm(name, Kind.NATIVE, Role.CANDIDATE, Contract.TOLERANCE, lambda: (), "function")
-        return Timed(arm, LAUNCHES, sample_us, [], lambda: None)
+        return Timed(arm, LAUNCHES, sample_us, [], lambda: None, [])
 
     def run(self, **more: object) -> Samples:
         """Sixty blocks, or what the test says."""
