@@ -118,7 +118,9 @@ class CellProcess:
             environment=self.environment,
             library=quality.library_version(family.library),
             checkpoint=quality.checkpoint_sha256(job.checkpoint) if job.checkpoint else None,
-            attention_backend=quality.attention_backend(model),
+            attention_backend=" ".join(
+                filter(None, (quality.attention_backend(model), family.attention_limits(inputs)))
+            ),
             upstream=upstream_sources(self.wiring),
             e2e_sha256=self.e2e_sha256,
             wiring_sha256=self.wiring_sha256,

@@ -16,11 +16,15 @@ from harness.measure.link import synchronize
 from harness.schema.process import CallsRecord, ModelRole
 from harness.schema.vocabulary import ArmStatus, Kind
 
+_REPEATS = 4
+"""Runs that tell a model that does not repeat itself from a wiring that changed it."""
+
 
 def native_calls(bench: Workbench, model: nn.Module) -> tuple[Tensor, Calls]:
     """Native's output, and its calls as seen through the wiring.
 
-    Raises RefusedError unless hooks on the unwired model count as many, and both give one output to the bit.
+    Raises RefusedError unless hooks on the unwired model count as many, and both give one output to the bit, as does
+    the model once it is unwired again.
     """
     bench.begin("counting the op's calls")
     with counting_native(model, bench.wiring) as seen:
@@ -29,13 +33,28 @@ def native_calls(bench: Workbench, model: nn.Module) -> tuple[Tensor, Calls]:
     if not expected:
         raise RefusedError(f"{bench.job.workload} calls {bench.job.op} nowhere that its wiring knows")
     calls, output = seen_calls(bench, model)
-    if not torch.equal(output, native):
-        raise RefusedError("the wiring's native formula does not reproduce the model's own output to the bit")
-    if not torch.equal(bench.family.run(model, bench.inputs), native):
-        raise RefusedError("the model does not repeat its own output to the bit, unwired as before")
+    after = bench.family.run(model, bench.inputs)
+    for found, what in (
+        (output, "the wiring's native formula does not reproduce the model's own output to the bit"),
+        (after, "the model, unwired again, does not give its own output to the bit"),
+    ):
+        if not torch.equal(found, native):
+            apart = quality.difference(found, native)
+            raise RefusedError(_does_not_repeat(bench, model, after) or f"{what}: {apart}")
     if calls.count != expected:
         raise RefusedError(f"the wiring sees {calls.count} calls where the model makes {expected}")
     return native, calls
+
+
+def _does_not_repeat(bench: Workbench, model: nn.Module, before: Tensor) -> str:
+    """A sentence where runs of the unwired model differ among themselves: then no wiring is to blame."""
+    for _ in range(_REPEATS):
+        if not torch.equal(again := bench.family.run(model, bench.inputs), before):
+            return (
+                "the model does not repeat its own output to the bit, run after run without a wiring: "
+                f"{quality.difference(again, before)}; an operation of it is not deterministic on this device"
+            )
+    return ""
 
 
 def shadow_candidates(bench: Workbench, states: list[State], model: nn.Module) -> None:

@@ -92,6 +92,18 @@ def relative_error(output: Tensor, reference: Tensor) -> float:
     return float((output.double() - true).square().mean().sqrt() / true.square().mean().sqrt())
 
 
+def difference(output: Tensor, native: Tensor) -> str:
+    """How far two outputs that should be equal lie apart, in words."""
+    if output.shape != native.shape or output.dtype != native.dtype:
+        return f"{tuple(output.shape)} {output.dtype} instead of {tuple(native.shape)} {native.dtype}"
+    apart = (output.double() - native.double()).abs()
+    unequal = int((output != native).sum())
+    return (
+        f"{unequal} of {native.numel()} values differ, by at most {float(apart.max()):.3g} where native reaches "
+        f"{float(native.double().abs().max()):.3g}"
+    )
+
+
 def judged(
     output: Tensor,
     native: Tensor,

@@ -23,6 +23,13 @@ _SHORT = {
     ArmStatus.NOT_INSTALLED: "absent",
     ArmStatus.REHEARSED: "gate ok",
 }
+_INVALID = "invalid"
+_MEANINGS = {
+    "n/a": "not eligible",
+    "absent": "not installed",
+    "gate ok": "right in Triton's interpreter, not timed",
+    _INVALID: "no comparison, reason below",
+}
 _COLUMN = 10
 """Characters that a candidate takes, the gap included."""
 
@@ -65,7 +72,7 @@ def _card_table(row: RowVerdict, card: CardVerdict) -> RenderableType:
     letters = {name: _letter(index) for index, name in enumerate(names)}
     title = f"{row.title} on {device_name(card, row)}: t(torch.compile) / t(candidate)"
     parts: list[RenderableType] = [Text(title, style="bold"), _Cases(card, letters)]
-    parts.append(Text(f"{_key()}µs is torch.compile's time", style="dim"))
+    parts.append(Text(f"{_key(card)}µs is torch.compile's time", style="dim"))
     parts += [Text(f"{letters[name]}  {name}") for name in names]
     parts += [Text(note, style="yellow") for note in _reasons(card, letters)]
     rehearsal = "Rehearsal on a CPU: it decides nothing; verdicts come from GPUs."
@@ -78,9 +85,13 @@ def _letter(index: int) -> str:
     return chr(ord("A") + index) if index < 26 else f"A{index - 25}"
 
 
-def _key() -> str:
+def _key(card: CardVerdict) -> str:
+    """The marks, and what the words mean that the table has."""
     marks = ((mark, outcome) for outcome, (mark, _) in _MARKS.items())
-    return "  ".join(f"{mark} {outcome}" for mark, outcome in marks) + "  n/a not eligible  "
+    arms = [arm for one in card.comparisons for arm in one.candidates]
+    words = {_cell(arm).plain for arm in arms}
+    said = [*marks, *((word, meaning) for word, meaning in _MEANINGS.items() if word in words)]
+    return "  ".join(f"{mark} {meaning}" for mark, meaning in said) + "  "
 
 
 def _where(group: list[Comparison]) -> str:
@@ -106,7 +117,7 @@ def _cell(arm: ArmVerdict | None) -> Text:
         return Text(f"{arm.ratio.estimate:.3f} {mark}", style=style)
     if arm.outcome is Outcome.NOT_RUN:
         return Text(_SHORT[arm.status], style="dim")
-    return Text("invalid", style="bold red")
+    return Text(_INVALID, style="bold red")
 
 
 def _reasons(card: CardVerdict, letters: dict[str, str]) -> list[str]:

@@ -47,6 +47,14 @@ def test_every_candidate_is_there_and_nothing_is_cut(width: int) -> None:
     assert "✅ On NVIDIA H200, inhouse.two_pass does the GroupNorm + SiLU calls" in " ".join(made.split())
 
 
+def test_every_word_of_the_table_is_explained_and_no_other() -> None:
+    made = " ".join(printed(measurement(ARMS)).split())
+    assert "n/a not eligible absent not installed invalid no comparison, reason below µs is" in made
+    assert "gate ok" not in made
+    bare = " ".join(printed(measurement({"odd.k": Arm(1.2)})).split())
+    assert "? INCONCLUSIVE µs is torch.compile's time" in bare
+
+
 def test_a_reason_that_holds_for_all_is_said_once() -> None:
     cases = [case(f"c{n}") for n in range(5)]
     bad = printed(*(measurement({"bad.k": ARMS["bad.k"]}, of=of) for of in cases))

@@ -44,6 +44,10 @@ class Family(ABC):
         output: Tensor = model(**inputs, return_dict=False)[0]
         return output
 
+    def attention_limits(self, inputs: Inputs) -> str:
+        """What keeps a run of these inputs from the attention that torch would choose; empty where nothing does."""
+        return ""
+
     def in_fp32(self, inputs: Inputs) -> Inputs:
         """The same inputs in fp32, for the reference of the quality check."""
         return {name: _in_fp32(value) for name, value in inputs.items()}
