@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.backends.cuda import cudnn_sdp_enabled
 
 from harness.e2e.build import build, keep_fp32, load, randomise, sharing
 from harness.e2e.models import family, names
 from harness.errors import UserError
-from tests.e2e.twins import CPU, twin, workloads
+from tests.e2e.twins import CPU, component_twin, twin, workloads
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
 NAMES = sorted(workloads())
@@ -44,6 +45,29 @@ def test_a_twin_runs_to_finite_values_that_repeat(name: str) -> None:
     assert 0.05 < output.float().std() < 20
     assert torch.equal(of.run(model, inputs), output)
     assert of.compiled(model)
+
+
+@pytest.mark.parametrize("name", ["qwen3-omni-thinker", "qwen3-omni-talker"])
+@torch.no_grad()
+def test_a_decode_keeps_attention_from_cudnn_and_repeats(name: str) -> None:
+    of, model, inputs = component_twin(name, "decode-1")
+    allowed = []
+    model.layers[0].register_forward_hook(lambda *_: allowed.append(cudnn_sdp_enabled()))  # type: ignore[index, union-attr]
+    before = cudnn_sdp_enabled()
+    assert torch.equal(of.run(model, inputs), of.run(model, inputs))
+    assert allowed == [False, False]
+    assert cudnn_sdp_enabled() == before
+    assert of.attention_limits(inputs) == "without cuDNN"
+
+
+@torch.no_grad()
+def test_a_prefill_leaves_attention_to_torch() -> None:
+    of, model, inputs = component_twin("qwen3-omni-thinker", "prefill-2048")
+    allowed = []
+    model.layers[0].register_forward_hook(lambda *_: allowed.append(cudnn_sdp_enabled()))  # type: ignore[index, union-attr]
+    of.run(model, inputs)
+    assert allowed == [cudnn_sdp_enabled()]
+    assert of.attention_limits(inputs) == ""
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from candidates.rmsnorm import wiring as rmsnorm_wiring
 from candidates.rmsnorm.op import OP
+from harness.e2e.models import Family, family
 from harness.e2e.process import CellProcess
 from harness.e2e.protocol import CellJob, CellSettings
 from harness.e2e.quality import checkpoint_sha256
@@ -218,6 +219,34 @@ def test_a_wiring_whose_native_is_another_formula_is_refused() -> None:
 
     with pytest.raises(RefusedError, match="does not reproduce the model's own output to the bit"):
         process(wiring=replace(wiring_for("rmsnorm", "wan", None), native=rounds_otherwise)).measure()
+
+
+def test_a_wiring_that_leaves_the_model_changed_is_refused() -> None:
+    whole = wiring_for("rmsnorm", "wan", None)
+
+    @contextmanager
+    def leaves_a_trace(model: nn.Module, implementation: Any) -> Iterator[None]:
+        with whole.apply(model, implementation):
+            yield
+        model.get_submodule("blocks.0.attn1.norm_q").weight.mul_(1.5)  # type: ignore[operator]
+
+    with pytest.raises(RefusedError, match=r"unwired again, does not give its own output to the bit: \d+ of"):
+        process(wiring=replace(whole, apply=leaves_a_trace)).measure()
+
+
+@pytest.mark.parametrize("off", [(0, 1, 0, 1), (0, 0, 1, 0), (0, 0, 1, 1, 1, 0)])
+def test_a_model_that_does_not_repeat_itself_is_told_from_a_wrong_wiring(
+    off: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs: counted, wired, unwired again, then those that ask who is to blame; so many of them are off."""
+    runs = iter(off)
+
+    def run(self: Family, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
+        return Family.run(self, model, inputs) + 0.5 * next(runs)
+
+    monkeypatch.setattr(type(family("wan")), "run", run)
+    with pytest.raises(RefusedError, match=r"not repeat its own output to the bit, .* by at most 0\.[45]\d* where"):
+        process().measure()
 
 
 @pytest.mark.defence("e2e_all_sites")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.e2e.quality import are_pictures, checkpoint_sha256, judged, lpips_from, reference_output
+from harness.e2e.quality import are_pictures, checkpoint_sha256, difference, judged, lpips_from, reference_output
 from harness.errors import UserError
 from tests.e2e.twins import twin
 
@@ -43,6 +43,14 @@ def test_psnr_and_ssim_are_of_the_output_against_native() -> None:
     assert judged(pictures(5), native, native, 1.0, real=True).psnr_db < 12  # type: ignore[operator]
     same = judged(native, native, native, 1.0, real=True)
     assert (same.bit_exact, same.psnr_db, same.ssim) == (True, None, pytest.approx(1.0))
+
+
+def test_a_difference_says_how_many_and_how_far() -> None:
+    native = torch.tensor([4.0, -8.0, 0.0, 1.0], dtype=torch.bfloat16)
+    assert difference(native + torch.tensor([0, 0.5, 0, -0.25], dtype=torch.bfloat16), native) == (
+        "2 of 4 values differ, by at most 0.5 where native reaches 8"
+    )
+    assert difference(native[:2].float(), native) == "(2,) torch.float32 instead of (4,) torch.bfloat16"
 
 
 def test_random_weights_get_none_of_them() -> None:

@@ -25,8 +25,15 @@ def workloads() -> dict[str, Workload]:
 @cache
 def twin(name: str, dtype: torch.dtype = torch.bfloat16) -> tuple[Family, nn.Module, dict[str, Any]]:
     """Family, model and inputs of a workload's first component at its rehearsal sizes."""
+    return component_twin(name, workloads()[name].components[0].id, dtype)
+
+
+def component_twin(
+    name: str, component_id: str, dtype: torch.dtype = torch.bfloat16
+) -> tuple[Family, nn.Module, dict[str, Any]]:
+    """The same of one of its components, built anew."""
     workload = workloads()[name]
-    component = workload.components[0]
+    component = workload.component(component_id)
     config = merged(workload.config, component.config, component.rehearsal.config)
     of = family(workload.family)
     model = build(of, config, dtype, CPU, seed=1)
