@@ -1,7 +1,8 @@
 """Triton kernel for adaLN modulation and gate, bit-exact to eager PyTorch: it rounds where the formula rounds.
 
-A program takes ROWS tokens of one group (a batch element, a frame) by COLS channels; a table with one row for the group
-is read once for all of them. Offsets of rows are int64.
+A program takes COLS channels of ROWS tokens of one group (a batch element, a frame), token by token: each is a row in
+registers behind an offset that is one number for the program, and a table with one row for the group is read once for
+all of them. All tokens are asked for before one is used. Offsets of rows are int64.
 """
 
 import triton
@@ -21,61 +22,74 @@ def _rounded(x, dtype: tl.constexpr, EMULATE: tl.constexpr):
 
 
 @triton.jit
-def _table(
-    ptr, batch, group, token, row, column, valid, s_b, s_g, s_t, PER: tl.constexpr
-):  # fmt: skip
-    """Rows of a table as fp32: one for the group (PER 1), one per token (2), one per row of the index (3)."""
-    if PER == 1:
-        base = batch.to(tl.int64) * s_b + group.to(tl.int64) * s_g
-        y = tl.load(ptr + base + column, mask=valid, other=0.0, eviction_policy="evict_last")
-    else:
-        at = row if PER == 3 else token
-        base = batch.to(tl.int64) * s_b + at.to(tl.int64) * s_t
-        y = tl.load(ptr + base + column, mask=valid, other=0.0)
-    return y.to(tl.float32)
+def _table(ptr, token, row, column, inside, stride, PER: tl.constexpr):
+    """A row of a table as fp32: the group's (PER 1), the token's (2), or `row` of the index (3)."""
+    if PER == 2:
+        ptr += token * stride
+    if PER == 3:
+        ptr += row * stride
+    return tl.load(ptr + column, mask=inside, eviction_policy="evict_last" if PER == 1 else "").to(tl.float32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["groups", "tiles", "L"])
 def adaln_modulation_tile(
-    x_ptr, scale_ptr, shift_ptr, residual_ptr, index_ptr, out_ptr, constant, groups, tiles, columns, L, D,
+    x_ptr, scale_ptr, shift_ptr, residual_ptr, index_ptr, out_ptr, constant, groups, tiles, L, D,
     x_b, x_t, x_d, r_b, r_t, r_d, o_b, o_t, o_d, c_b, c_g, c_t, h_b, h_g, h_t, i_t,
-    ROWS: tl.constexpr, COLS: tl.constexpr, SCALE: tl.constexpr, SHIFT: tl.constexpr, RESIDUAL: tl.constexpr,
-    CONSTANT: tl.constexpr, ROUND_FACTOR: tl.constexpr, ROUND_PRODUCT: tl.constexpr, EMULATE: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr, ONE_GROUP: tl.constexpr,
+    SCALE: tl.constexpr, SHIFT: tl.constexpr, RESIDUAL: tl.constexpr, CONSTANT: tl.constexpr,
+    ROUND_FACTOR: tl.constexpr, ROUND_PRODUCT: tl.constexpr, EMULATE: tl.constexpr,
 ):  # fmt: skip
-    """x * (constant + scale) (+ shift or residual); grid (batches * groups * tiles * columns,), L tokens per group."""
+    """x * (constant + scale) (+ shift or residual); grid (batches * groups * tiles * COLUMNS,), L >= ROWS tokens each.
+
+    EVEN: D is COLUMNS times COLS. ONE_GROUP: one group in one batch, so that nothing is divided by a runtime number.
+    """
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     pid = tl.program_id(0)
-    line = pid // columns
-    column = ((pid - line * columns) * COLS + tl.arange(0, COLS))[None, :]
-    run = line // tiles
-    batch = run // groups
-    group = run - batch * groups
-    within = ((line - run * tiles) * ROWS + tl.arange(0, ROWS))[:, None]
-    token = group * L + within
-    valid = (within < L) & (column < D)
-    row = token
-    if SCALE == 3:
-        row = tl.load(index_ptr + token.to(tl.int64) * i_t, mask=within < L, other=0)
-    first, far = batch.to(tl.int64), token.to(tl.int64)
-    x = tl.load(x_ptr + first * x_b + far * x_t + column.to(tl.int64) * x_d, mask=valid, other=0.0,
-                eviction_policy="evict_first").to(tl.float32)  # fmt: skip
-    if RESIDUAL:
-        residual = tl.load(residual_ptr + first * r_b + far * r_t + column.to(tl.int64) * r_d, mask=valid, other=0.0,
-                           eviction_policy="evict_first").to(tl.float32)  # fmt: skip
-    in_table = column < D if SCALE == 1 else valid
-    factor = _table(scale_ptr, batch, group, token, row, column, in_table, c_b, c_g, c_t, SCALE)
-    if CONSTANT:
-        factor = constant + factor
-        if ROUND_FACTOR:
-            factor = _rounded(factor, scale_ptr.dtype.element_ty, EMULATE)
-    y = x * factor
-    if ROUND_PRODUCT:
-        y = _rounded(y, dtype, EMULATE)
-    if SHIFT > 0:
-        in_table = column < D if SHIFT == 1 else valid
-        y += _table(shift_ptr, batch, group, token, row, column, in_table, h_b, h_g, h_t, SHIFT)
-    if RESIDUAL:
-        y = residual + y
-    if EMULATE:
-        y = _rounded(y, dtype, EMULATE)
-    tl.store(out_ptr + first * o_b + far * o_t + column.to(tl.int64) * o_d, y.to(dtype), mask=valid)
+    tile = pid // COLUMNS
+    column = (pid - tile * COLUMNS) * COLS + tl.arange(0, COLS)
+    inside = None if EVEN else column < D
+    # a group's last tile ends with its last token and writes some a second time, the same: no row needs a mask
+    if ONE_GROUP:
+        token = tl.minimum(tile * ROWS, L - ROWS).to(tl.int64)
+    else:
+        run = tile // tiles
+        batch = (run // groups).to(tl.int64)
+        group = (run % groups).to(tl.int64)
+        token = group * L + tl.minimum((tile - run * tiles) * ROWS, L - ROWS)
+        x_ptr += batch * x_b
+        residual_ptr += batch * r_b
+        out_ptr += batch * o_b
+        scale_ptr += batch * c_b + group * c_g
+        shift_ptr += batch * h_b + group * h_g
+    wide = column.to(tl.int64)
+    xs, residuals, factors, shifts = (), (), (), ()
+    for i in tl.static_range(ROWS):
+        xs = xs + (tl.load(x_ptr + (token + i) * x_t + wide * x_d, mask=inside),)  # noqa: RUF005 (Triton knows no unpacking)
+        if RESIDUAL:
+            residuals = residuals + (tl.load(residual_ptr + (token + i) * r_t + wide * r_d, mask=inside),)  # noqa: RUF005
+    for i in tl.static_range(ROWS):
+        row = token + i
+        if SCALE == 3:
+            row = tl.load(index_ptr + row * i_t).to(tl.int64)
+        if i == 0 or SCALE > 1:
+            factor = _table(scale_ptr, token + i, row, column, inside, c_t, SCALE)
+            if CONSTANT:
+                factor = constant + factor
+                if ROUND_FACTOR:
+                    factor = _rounded(factor, scale_ptr.dtype.element_ty, EMULATE)
+        factors = factors + (factor,)  # noqa: RUF005
+        if SHIFT > 0:
+            if i == 0 or SHIFT > 1:
+                shift = _table(shift_ptr, token + i, row, column, inside, h_t, SHIFT)
+            shifts = shifts + (shift,)  # noqa: RUF005
+    for i in tl.static_range(ROWS):
+        y = xs[i].to(tl.float32) * factors[i]
+        if ROUND_PRODUCT:
+            y = _rounded(y, dtype, EMULATE)
+        if SHIFT > 0:
+            y += shifts[i]
+        if RESIDUAL:
+            y = residuals[i].to(tl.float32) + y
+        if EMULATE:
+            y = _rounded(y, dtype, EMULATE)
+        tl.store(out_ptr + (token + i) * o_t + wide * o_d, y.to(dtype), mask=inside)

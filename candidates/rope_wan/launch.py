@@ -1,6 +1,7 @@
 """Rotary embedding on tensors: views of the tables, a tile, the launch. Imports only torch and Triton."""
 
 from dataclasses import dataclass
+from math import gcd
 
 import torch
 from torch import Tensor
@@ -8,20 +9,22 @@ from torch import Tensor
 from candidates.rope_wan.kernels import rope_tile
 from candidates.rope_wan.tables import Form, Pairs, Width, halved
 
-_TABLE_PAIRS = 512
-"""Pairs of a large tensor's tile that have table values of their own: four for each of 128 threads, as of x's vectors
-of eight elements, so that no value has to move between threads (seen in the machine code)."""
-_TILE_HEADS = 8
-"""Heads that share them: eight 16-byte loads of x in flight per thread."""
+_TILE = 1024
+"""Elements that a program loads at once: a 16-byte vector of bf16 for each of 128 threads."""
+_SMALL_TILE = 256
+"""The same for a warp."""
 _SMALL_PROGRAMS = 264
 """Programs below which a tensor leaves SMs idle: two for each of an H200's 132."""
-_SMALL_TILE = 256
-"""Elements of one 16-byte load for each thread of a warp."""
+_WIDE_TABLES = 4
+"""Bytes of tables for a byte of x in a row, from which on heads share them: fp32, one column for each element."""
+_FEW_HEADS = 24
+"""Heads up to which reading wide tables from memory takes longer than handing them out to every head (reckoned)."""
+_MOST_HEADS = 6
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Tile of the kernel and its warps."""
+    """Rows of a program, its warps, and how many times it takes such rows, of one head each: 1 is rows in x's order."""
 
     tokens: int
     heads: int
@@ -33,31 +36,24 @@ def next_power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def make_plan(tokens: int, heads: int, width: int) -> Plan:
-    """Tile for (tokens, heads, width); a row's width is padded to a power of two.
+def make_plan(batch: int, tokens: int, heads: int, loaded: int, table_share: float, divides: int = 0) -> Plan:
+    """Tile for (batch, tokens, heads), `loaded` columns at once; tables have `table_share` times the bytes of x's row.
 
-    A power of two that divides the heads idles no lane.
+    `divides` is what a program's heads have to divide: the heads, but for q and k in one launch.
+
+    Measured on an H200 behind another kernel, 32760 tokens of heads of 128: rows in x's order took 51.1 us at 12 heads
+    and bf16 tables of half width, one head of eight tokens 51.6, four heads 52.6; at 40 heads 161.9, 163.7 and 163.5.
+    With fp32 tables of full width they took 56.3 at 12 heads, six heads of eight tokens 57.7; but 173.8 at 40, where
+    five heads took 168.5. By time per byte of x the two are even at 24 heads; none between was measured.
     """
-    padded = next_power_of_two(width)
-    tile_tokens = min(max(2 * _TABLE_PAIRS // padded, 1), next_power_of_two(tokens))
-    tile_heads = min(next_power_of_two(heads), _TILE_HEADS, max(8 * 2 * _TABLE_PAIRS // padded, 1))
-    divisor = heads & -heads
-    if 4 <= divisor < tile_heads:
-        tile_heads = divisor
-    while (
-        _programs(tokens, heads, tile_tokens, tile_heads) < _SMALL_PROGRAMS
-        and tile_tokens * tile_heads > 1
-        and tile_tokens * tile_heads * padded > _SMALL_TILE
-    ):
-        if tile_tokens > 1:
-            tile_tokens //= 2
-        else:
-            tile_heads //= 2
-    return Plan(tile_tokens, tile_heads, warps=min(max(tile_tokens * tile_heads * padded // 512, 1), 4))
-
-
-def _programs(tokens: int, heads: int, tile_tokens: int, tile_heads: int) -> int:
-    return -(-tokens // tile_tokens) * -(-heads // tile_heads)
+    padded = next_power_of_two(loaded)
+    tile = min(max(_TILE // padded, 1), next_power_of_two(tokens))
+    while batch * -(-tokens // tile) * heads < _SMALL_PROGRAMS and tile > 1 and tile * padded > _SMALL_TILE:
+        tile //= 2
+    shared = 1
+    if table_share >= _WIDE_TABLES and heads > _FEW_HEADS:
+        shared = max(n for n in range(1, _MOST_HEADS + 1) if (divides or heads) % n == 0)
+    return Plan(tile, shared, warps=min(max(tile * padded // 256, 1), 8))
 
 
 def _kernel_tables(cos: Tensor, sin: Tensor | None, form: str, pairs: str, width: str) -> tuple[Tensor, Tensor, str]:
@@ -96,22 +92,25 @@ def _launch(
     pair_count = columns if tables == "half" else columns // 2
     if 2 * pair_count > D:
         raise ValueError(f"the tables turn {2 * pair_count} elements of a head, x has {D}")
-    x2, out2 = second if second else (x, out)
+    x2, out2 = second or (x, out)
     H2 = x2.shape[2] if second else 0
-    plan = plan or make_plan(B * S, H + H2, D)
-    heads2 = min(plan.heads, next_power_of_two(H2)) if H2 else 0
-    blocks_s, blocks_h = -(-S // plan.tokens), -(-H // plan.heads)
-    blocks_h2 = -(-H2 // heads2) if heads2 else 0
+    interleaved, per_head = pairs == Pairs.INTERLEAVED, cos.ndim == 4
+    padded = next_power_of_two(pair_count)
+    if plan is None:
+        table_bytes = columns * cos.element_size() * (1 if tables == "complex" else 2)
+        share = 0.0 if per_head else table_bytes / (2 * pair_count * x.element_size())
+        plan = make_plan(B, S, H + H2, padded * (2 if interleaved else 1), share, gcd(H, H2))
+    blocks = -(-S // plan.tokens)
     o_b, o_s, *head_strides, _ = out.stride()
     o_group, o_h = head_strides if group else (0, head_strides[0])
     rest = D - 2 * pair_count
-    rope_tile[(B * blocks_s * (blocks_h + blocks_h2),)](
-        x, out, x2, out2, cos, sin, S, H, H2, blocks_s, blocks_h, blocks_h2,
+    rope_tile[(B * blocks * (H + H2) // plan.heads,)](
+        x, out, x2, out2, cos, sin, S, blocks,
         *x.stride(), o_b, o_s, o_h, o_group, *x2.stride(), *(out2.stride()[:3] if second else (0, 0, 0)),
         *_table_strides(cos, B, S, columns), *_table_strides(sin, B, S, columns),
-        D=D, PAIRS=pair_count, PAIRS_PADDED=next_power_of_two(pair_count), TAIL=next_power_of_two(rest) if rest else 0,
-        TOKENS=plan.tokens, HEADS=plan.heads, HEADS2=heads2, GROUP=group, INTERLEAVED=pairs == Pairs.INTERLEAVED,
-        PER_HEAD=cos.ndim == 4, TABLES=tables, ROUND_PRODUCTS=x.dtype == cos.dtype != torch.float32,
+        H=H, H2=H2, D=D, PAIRS=pair_count, PADDED=padded, TAIL=next_power_of_two(rest) if rest else 0,
+        TOKENS=plan.tokens, HEADS=plan.heads, ONE_BATCH=B == 1, GROUP=group, INTERLEAVED=interleaved,
+        PER_HEAD=per_head, TABLES=tables, ROUND_PRODUCTS=x.dtype == cos.dtype != torch.float32,
         num_warps=plan.warps, enable_fp_fusion=False,
     )  # fmt: skip
 

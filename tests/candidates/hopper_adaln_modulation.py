@@ -15,7 +15,6 @@ def _call(tokens: int, width: int, per: str, dtype: torch.dtype, gate: bool = Fa
 
 
 if __name__ == "__main__":
-    launch._sm_count = lambda device: 132
     bf16, fp32 = torch.bfloat16, torch.float32
     print_facts(
         {
@@ -23,6 +22,7 @@ if __name__ == "__main__":
             "4096x3072 bf16 batch": lambda: _call(4096, 3072, "batch", bf16),
             "4096x3072 bf16 batch gate": lambda: _call(4096, 3072, "batch", bf16, gate=True),
             "1024x2240 bf16 batch": lambda: _call(1024, 2240, "batch", bf16),
+            "75600x5120 fp32 batch": lambda: _call(75600, 5120, "batch", fp32),
             "4680x5120 fp32 frame": lambda: _call(4680, 5120, "frame", fp32),
             "17850x3072 fp32 token": lambda: _call(17850, 3072, "token", fp32),
         }

@@ -71,21 +71,30 @@ def in_context() -> dict[str, Any]:
 
 
 def plans() -> dict[str, float]:
-    """Tiles that make_plan does not choose, on a shape that none of them divides."""
-    args = drawn(rope_case(B=2, S=5, H=5, D=24, positions="per_batch"))
+    """Tiles that make_plan does not choose, on shapes that no number of tokens divides; heads share tables or not."""
+    forms = ("wan, positions of each batch", "wan of diffusers", "qwen3", "complex")
     seen = {}
-    for tokens, heads in ((1, 4), (2, 1), (2, 8), (4, 2), (8, 4)):
-        plan = Plan(tokens, heads, warps=1)
-        out = launch.rope(args["x"], args["cos"], args["sin"], "pair", "interleaved", "half", plan)
-        seen[f"{tokens} x {heads}"] = error(out, args, None)
+    for name in forms:
+        args = drawn(rope_case(B=2, S=5, H=6, D=24, **FORMS[name]))
+        for tokens, heads in ((1, 6), (2, 1), (2, 3), (4, 2), (8, 1)):
+            out = launch.rope(**args, plan=Plan(tokens, heads, warps=1))
+            seen[f"{name}, {tokens} x {heads}"] = error(out, args, None)
+    args = drawn(rope_case(B=2, S=5, H=6, D=24, heads_per_kv=2, rotary_dim=12, width="full"), "qk")
+    seen["q and k, 2 x 3"] = error(launch.rope_qk(**args, plan=Plan(2, 3, warps=1)), args, "qk")
     return seen
 
 
 def rounding() -> dict[str, int]:
-    """Elements that differ from native where x and tables are bf16 values held in fp32: none may, nothing rounds."""
+    """Elements that differ from native: of bf16 values held in fp32, where nothing rounds, and of fp16."""
     args = drawn(rope_case(B=1, S=40, H=4, D=64, table_dtype="float32"))
     args = {name: y.bfloat16().float() if isinstance(y, Tensor) else y for name, y in args.items()}
-    return {"differ": int((inhouse.triton_rope.run(**args) != native(**args)).sum())}
+    half = drawn(rope_case(B=1, S=40, H=4, D=64, table_dtype="float32"))
+    many = drawn(rope_case(B=2, S=9, H=26, D=16, width="full"))  # heads share what wide tables give
+    half["x"], many["x"] = half["x"].half(), many["x"].half()
+    return {
+        name: int((inhouse.triton_rope.run(**given) != native(**given)).sum())
+        for name, given in (("fp32", args), ("fp16", half), ("fp16, wide tables", many))
+    }
 
 
 def far_apart() -> dict[str, int]:

@@ -64,7 +64,7 @@ def drawn(one: Case, seed: int = 3, context: str | None = None) -> dict[str, Any
 
 
 def test_kernel_is_eager_pytorch_bit_for_bit(rehearsal: dict[str, Any]) -> None:
-    assert len(rehearsal["numerics"]) == 108
+    assert len(rehearsal["numerics"]) == 116
     for name, seen in rehearsal["numerics"].items():
         assert seen["equal"], name
         assert seen["dtype"], name
@@ -84,11 +84,11 @@ def test_opcheck_accepts_the_fake_and_nothing_is_nothing(rehearsal: dict[str, An
 
 
 def test_kernel_compiles_for_hopper_without_spills() -> None:
-    """At real shapes: 128-bit global loads, no local memory; needs ptxas (it comes with Triton), no GPU."""
+    """At real shapes: no local memory, loads of 16 bytes, but of 8 where 512 columns of bf16 meet 128 threads."""
     kernels = interpreted.run("tests.candidates.hopper_adaln_modulation", interpret=False)
-    assert len(kernels) == 6
+    assert len(kernels) == 7
     for name, kernel in kernels.items():
-        assert kernel == {"local_bytes": 0, "load_bits": 128}, name
+        assert kernel == {"local_bytes": 0, "load_bits": 64 if "2240" in name else 128}, name
 
 
 @pytest.mark.parametrize(
@@ -127,14 +127,22 @@ def test_tables_that_do_not_fit_each_other() -> None:
         modulate(x, torch.randn(2, 32), None, x.bfloat16(), None, 0, False)
 
 
-@given(runs=st.integers(1, 8), length=st.integers(1, 10**5), width=st.integers(1, 8192), sms=st.integers(1, 200))
-def test_tiles_are_powers_of_two_and_no_larger_than_planned(runs: int, length: int, width: int, sms: int) -> None:
-    plan = make_plan(runs, length, width, sms)
-    for size in (plan.rows, plan.columns):
-        assert size & (size - 1) == 0
-        assert size >= 1
-    assert plan.rows * plan.columns <= 4096
+@given(length=st.integers(1, 10**5), width=st.integers(1, 8192))
+def test_tiles_fit_their_groups(length: int, width: int) -> None:
+    plan = make_plan(length, width)
+    assert 1 <= plan.rows <= length
+    assert plan.columns & (plan.columns - 1) == 0
+    assert plan.rows * plan.columns <= 1024
     assert plan.columns < 2 * width
+    assert plan.warps in (1, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("width", "tile"), [(1536, (2, 512)), (3072, (1, 1024)), (5120, (1, 1024)), (2240, (2, 512)), (40, (8, 64))]
+)
+def test_tiles_of_real_widths(width: int, tile: tuple[int, int]) -> None:
+    plan = make_plan(4096, width)
+    assert (plan.rows, plan.columns) == tile
 
 
 # Declaration
@@ -388,7 +396,7 @@ def test_aten_needs_a_gpu() -> None:
 @pytest.mark.parametrize("form", list(Form))
 @pytest.mark.parametrize("per", [per for per in Per if per is not Per.NONE])
 def test_gpu_is_eager_pytorch_bit_for_bit(form: Form, per: Per, table: str) -> None:
-    dims = {"T": 300, "D": 2240} if per is Per.INDEX else {"B": 2, "S": 300, "D": 3072}
+    dims = {"T": 301, "D": 2240} if per is Per.INDEX else {"B": 2, "S": 300, "D": 3072}
     one = case(form, per, dims=dims, dtype=Dtype.BF16, table=table)
     args = OP.inputs(one, SeededDraw(1, torch.bfloat16, torch.device("cuda")))
     assert torch.equal(modulate(**args), native(**args))
