@@ -1,19 +1,28 @@
 """Models are what their libraries load, weights are the same bytes everywhere, copies share them."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.backends.cuda import cudnn_sdp_enabled
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 
+from harness.e2e.arms import GraphLog, compile_forwards
 from harness.e2e.build import build, keep_fp32, load, randomise, sharing
-from harness.e2e.models import family, names
+from harness.e2e.models import _text, family, names
+from harness.e2e.quality import attention_backend, relative_error
 from harness.errors import UserError
+from harness.measure.arms import GraphCounter
+from harness.measure.inputs import SeededDraw
 from tests.e2e.twins import CPU, component_twin, twin, workloads
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")
 NAMES = sorted(workloads())
+OMNI = ["qwen3-omni-thinker", "qwen3-omni-talker"]
 
 
 @pytest.mark.parametrize("name", ["wan2.1-t2v-1.3b", "flux.1-dev", "qwen-image", "wan2.1-vae"])
@@ -47,7 +56,7 @@ def test_a_twin_runs_to_finite_values_that_repeat(name: str) -> None:
     assert of.compiled(model)
 
 
-@pytest.mark.parametrize("name", ["qwen3-omni-thinker", "qwen3-omni-talker"])
+@pytest.mark.parametrize("name", OMNI)
 @torch.no_grad()
 def test_a_decode_keeps_attention_from_cudnn_and_repeats(name: str) -> None:
     of, model, inputs = component_twin(name, "decode-1")
@@ -57,16 +66,99 @@ def test_a_decode_keeps_attention_from_cudnn_and_repeats(name: str) -> None:
     assert torch.equal(of.run(model, inputs), of.run(model, inputs))
     assert allowed == [False, False]
     assert cudnn_sdp_enabled() == before
+    assert attention_backend(model) == "sdpa"
+    assert of.attention_limits(inputs) == "without cuDNN or mask"
+
+
+def masks_seen(model: nn.Module) -> list[Tensor | None]:
+    """What the first layer will be given as its mask, run by run."""
+    seen: list[Tensor | None] = []
+    first: nn.Module = model.layers[0]  # type: ignore[index, assignment]
+    first.register_forward_pre_hook(lambda _, __, given: seen.append(given["attention_mask"]), with_kwargs=True)
+    return seen
+
+
+def masked(monkeypatch: pytest.MonkeyPatch, of: Any, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
+    """A decode with the mask that the library gives a static cache."""
+    with monkeypatch.context() as patch:
+        patch.setattr(_text, "_unmasked_at", lambda past: nullcontext())
+        output: Tensor = of.run(model, inputs)
+        return output
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", OMNI)
+@torch.no_grad()
+def test_a_token_that_fills_the_cache_needs_no_mask(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of, model, inputs = component_twin(name, "decode-1", dtype)
+    seen = masks_seen(model)
+    with_mask, without = masked(monkeypatch, of, model, inputs), of.run(model, inputs)
+    assert seen[0] is not None
+    assert seen[0].all()
+    assert seen[1] is None
+    assert relative_error(without, with_mask) < torch.finfo(dtype).eps
+    with monkeypatch.context() as patch:  # where the library skips no mask by itself
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        assert torch.equal(of.run(model, inputs), without)
+    assert seen[2] is None
+    assert ALL_MASK_ATTENTION_FUNCTIONS["sdpa"] is sdpa_mask
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@torch.no_grad()
+def test_a_decode_compiles_without_a_mask_to_as_many_graphs(dynamic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def counting(log: GraphCounter, graph: torch.fx.GraphModule, _: list[Tensor]) -> Any:
+        log.graphs += 1
+        return graph.forward
+
+    monkeypatch.setattr(GraphCounter, "__call__", counting)
+    of, model, inputs = component_twin("qwen3-omni-thinker", "decode-1")
+    logs = GraphLog(), GraphLog()
+    models = sharing(model), sharing(model)
+    for log, copied, label in zip(logs, models, ("masked", "unmasked"), strict=True):
+        compile_forwards(of, copied, log, f"{label} {dynamic}", dynamic=dynamic)
+    masked(monkeypatch, of, models[0], inputs)
+    output = of.run(models[1], inputs)
+    assert torch.equal(output, of.run(model, inputs))
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        assert torch.equal(of.run(models[1], inputs), output)
+    assert logs[0].graphs == logs[1].graphs == len(of.compiled(model))
+
+
+@pytest.mark.parametrize("tokens", [1, 2])
+@torch.no_grad()
+def test_where_there_are_keys_to_hide_the_mask_stays(tokens: int) -> None:
+    of, model, _ = component_twin("qwen3-omni-thinker", "decode-1")
+    inputs = of.inputs(model, {"batch": 1, "tokens": tokens, "past": 8}, SeededDraw(1, torch.bfloat16, CPU))
+    if tokens == 1:
+        inputs["past_key_values"].past = 7  # one key of the cache is not filled yet
+    seen = masks_seen(model)
+    of.run(model, inputs)
+    assert seen[0] is not None
+    assert not seen[0].all()
     assert of.attention_limits(inputs) == "without cuDNN"
+
+
+def test_after_a_decode_that_fails_the_library_makes_its_masks() -> None:
+    of, _, inputs = component_twin("qwen3-omni-thinker", "decode-1")
+    with pytest.raises(TypeError):
+        of.run(nn.Identity(), inputs)
+    assert ALL_MASK_ATTENTION_FUNCTIONS["sdpa"] is sdpa_mask
 
 
 @torch.no_grad()
 def test_a_prefill_leaves_attention_to_torch() -> None:
     of, model, inputs = component_twin("qwen3-omni-thinker", "prefill-2048")
-    allowed = []
-    model.layers[0].register_forward_hook(lambda *_: allowed.append(cudnn_sdp_enabled()))  # type: ignore[index, union-attr]
+    allowed: list[Any] = []
+    model.layers[0].register_forward_hook(  # type: ignore[index, union-attr]
+        lambda *_: allowed.extend((cudnn_sdp_enabled(), ALL_MASK_ATTENTION_FUNCTIONS["sdpa"]))
+    )
     of.run(model, inputs)
-    assert allowed == [cudnn_sdp_enabled()]
+    assert allowed == [cudnn_sdp_enabled(), sdpa_mask]
+    assert attention_backend(model) == "sdpa"
     assert of.attention_limits(inputs) == ""
 
 
