@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from candidates._dense import empty_dense_like
-from candidates.rmsnorm.kernels import rmsnorm_long, rmsnorm_tile
+from candidates.rmsnorm.kernels import DENSE, EVEN_STEPS, STRIDED, rmsnorm_long, rmsnorm_tile
 from candidates.rmsnorm.rounding import BEFORE_WEIGHT, ONCE, require_one_dtype
 
 LONG_ELEMENTS = 16384
 """Rows beyond this many elements are taken in two passes instead of being held in registers."""
-_TILE_ELEMENTS = 2048
+_NARROW_ELEMENTS = 512
+_NARROW_TILE = 1024
 _LOADS_PER_THREAD = 48
-_RESIDENT_ELEMENTS_PER_SM = 16384
+_FEW_PER_SM, _WAVE_PER_SM = 2, 16
 
 
 @dataclass(frozen=True)
@@ -24,27 +25,33 @@ class Plan:
 
     rows: int
     warps: int
-    early: bool
-    """Whether the next kernel may be launched when this one starts, instead of when it has read its rows."""
 
 
 def make_plan(rows: int, width: int, inputs: int, sm_count: int) -> Plan:
     """The tile for `rows` rows of `width` elements, read from `inputs` (1 or 2) tensors. As measured on an H200:
 
-    * Four warps, 16 elements per thread or more when a row is longer: a row per SM less in flight costs more than a
-      thread with much to do. Only beyond 48 loaded elements per thread does a thread's share of the registers cost
-      rows in flight.
-    * Where that makes fewer programs than there are SMs, half the tile: latency is all that counts there.
-    * Launching the next kernel early hides its launch whole, but its waiting programs hold registers. That pays while
-      both launches fit on the GPU together: an element takes two registers, of 65536 per SM.
+    * Narrow rows: four warps that load 16 bytes a thread. 65536 rows of 128 take 10.02 µs behind another kernel so,
+      10.12 with twice the rows a program, 11.73 in programs of one warp and four rows.
+    * Else one row per program, 16 loaded elements per thread: 2048 rows of 1024 take 4.07 with two warps, 4.31 with
+      four for two rows. Long rows stay with four warps, up to 48 loaded elements per thread: beyond that a thread's
+      registers cost rows in flight, and more warps wait longer for each other (512x5120: 4.67, with eight 4.75).
+    * A few rows at least four warps, since latency is all that counts there (1x2048: 1.64, with two 1.67).
+    * Two warps where they have all rows on the GPU in one wave, 16 programs per SM, and four would begin a second:
+      2048x2048 takes 6.11 so, 6.37 with four. 8192x2048, many waves either way, is at 18.23 with four, 18.48 with two.
+    * Eight with a residual, where that leaves no thread idle (2048x2048: 10.27, with four 10.36, with two 10.62).
     """
-    warps = 4
+    padded = sum(split_row(width, 4))
+    if padded <= _NARROW_ELEMENTS:
+        return Plan(_NARROW_TILE // padded, 4)
+    most = 8 if inputs == 2 and split_row(width, 8)[1] == 0 else 4
+    warps = min(max(inputs * padded // 512, 2), most)
+    if rows <= _FEW_PER_SM * sm_count:
+        warps = max(warps, 4)
+    elif inputs == 1 and padded <= 2048 and rows <= _WAVE_PER_SM * sm_count:
+        warps = 2
     while warps < 16 and inputs * sum(split_row(width, warps)) > _LOADS_PER_THREAD * 32 * warps:
         warps *= 2
-    tile = max(_TILE_ELEMENTS // sum(split_row(width, warps)), 1)
-    if rows <= tile * (sm_count - 1):
-        tile = max(tile // 2, 1)
-    return Plan(tile, warps, early=rows * width <= _RESIDENT_ELEMENTS_PER_SM * sm_count)
+    return Plan(1, warps)
 
 
 def split_row(width: int, warps: int) -> tuple[int, int]:
@@ -61,12 +68,8 @@ def split_row(width: int, warps: int) -> tuple[int, int]:
 
 
 @cache
-def _limits(device: torch.device) -> tuple[int, bool]:
-    """SM count, and whether a kernel may be launched before its predecessor has ended (PDL, Hopper on)."""
-    if device.type != "cuda":
-        return 1, False
-    properties = torch.cuda.get_device_properties(device)
-    return properties.multi_processor_count, properties.major >= 9
+def _sm_count(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 def even_step(x: Tensor) -> int | None:
@@ -87,6 +90,23 @@ def _three(values: list[int], filler: int) -> list[int]:
     """Two or three values as three: dividing a row's number by a middle size of 1 costs nothing."""
     first, *middle, last = values
     return [first, *(middle or [filler]), last]
+
+
+def _layout(x: Tensor, operands: tuple[Tensor, ...]) -> tuple[int, int, int, list[int]]:
+    """How rows lie (a constant of the kernels), the two inner of three leading sizes, four strides an operand."""
+    if all(y.is_contiguous() for y in operands):
+        return DENSE.value, 1, 1, [1] * 4 * len(operands)
+    strides: list[int] = []
+    steps = [even_step(y) for y in operands]
+    if None not in steps:
+        for y, step in zip(operands, steps, strict=True):
+            strides += [1, 1, step or 0, y.stride(-1)]
+        return EVEN_STEPS.value, 1, 1, strides
+    counted = [i for i, size in enumerate(x.shape[:-1]) if size != 1]
+    for y in operands:
+        strides += [*_three([y.stride(i) for i in counted], 0), y.stride(-1)]
+    _, n1, n2 = _three([x.shape[i] for i in counted], 1)
+    return STRIDED.value, n1, n2, strides
 
 
 def _launch(
@@ -110,29 +130,20 @@ def _launch(
     rows = math.prod(x.shape[:-1])
     # a tensor that is not there is never touched; x stands in for it
     operands = (x, x if residual is None else residual, x if h is None else h)
-    steps = [even_step(y) for y in operands]
-    collapsed = None not in steps
-    counted = [i for i, size in enumerate(x.shape[:-1]) if size != 1]
-    strides: list[int] = []
-    for y, step in zip(operands, steps, strict=True):
-        strides += [0, 0, step or 0] if collapsed else _three([y.stride(i) for i in counted], 0)
-        strides.append(y.stride(-1))
-    _, n1, n2 = (1, 1, 1) if collapsed else _three([x.shape[i] for i in counted], 1)
-    sm_count, pdl = _limits(x.device)
-    layout = {"COLLAPSED": collapsed, "RESIDUAL": residual is not None, "PDL": pdl}
-    formula = {"WEIGHT": weight is not None, "ROUND_FIRST": round_first, "EMULATE": x.device.type == "cpu"}
+    layout, n1, n2, strides = _layout(x, operands)
+    formula = {
+        "LAYOUT": layout, "RESIDUAL": residual is not None, "WEIGHT": weight is not None,
+        "ROUND_FIRST": round_first, "EMULATE": x.device.type == "cpu",
+    }  # fmt: skip
     tensors = (operands[0], operands[1], x if weight is None else weight.contiguous(), out, operands[2])
     if width > LONG_ELEMENTS:
-        rmsnorm_long[(rows,)](
-            *tensors, eps, width, n1, n2, *strides, BLOCK=8192, **layout, **formula, num_warps=16, launch_pdl=pdl
-        )  # fmt: skip
+        rmsnorm_long[(rows,)](*tensors, eps, width, n1, n2, *strides, BLOCK=8192, **formula, num_warps=16)
         return
-    plan = plan or make_plan(rows, width, 1 if residual is None else 2, sm_count)
+    plan = plan or make_plan(rows, width, 1 if residual is None else 2, _sm_count(x.device))
     head, tail = split_row(width, plan.warps)
     rmsnorm_tile[(-(-rows // plan.rows),)](
-        *tensors, eps, 1 / width, rows, width, n1, n2, *strides,
-        ROWS=plan.rows, HEAD=head, TAIL=tail, EARLY=plan.early, **layout, **formula,
-        num_warps=plan.warps, launch_pdl=pdl,
+        *tensors, eps, rows, n1, n2, *strides,
+        D=width, ROWS=plan.rows, HEAD=head, TAIL=tail, EVEN=rows % plan.rows == 0, **formula, num_warps=plan.warps,
     )  # fmt: skip
 
 

@@ -1,9 +1,12 @@
 """Triton kernels for RMSNorm over the channels of (N, C, T, H, W), alone and up to the next convolution's input.
 
-A program holds all channels of a run of positions in registers, as K pieces of CB channels: x is read once. The same
-tile serves contiguous activations (positions adjacent in memory) and channels-last ones (channels adjacent); Triton
-lays threads along whichever is. Offsets are int64; without INDEX64 those inside an image are int32, since a 64-bit
-address per element costs more instructions than the norm where accesses cannot be vectors.
+All channels of a position are held in registers, as K pieces of CB channels: x is read once.
+
+* `rows`, channels-last: positions are rows of C adjacent channels, one behind the other. G groups of RB rows per
+  program, all asked for before any is used; nothing waits for another warp.
+* `tile`, any strides: a run of positions per program. Triton lays threads along whichever is adjacent in memory.
+  Offsets are int64; without INDEX64 those inside an image are int32, since a 64-bit address per element costs more
+  instructions than the norm where accesses cannot be vectors.
 """
 
 import triton
@@ -130,3 +133,126 @@ def rmsnorm_vae_silu_pad(
                 at = _wide(c, INDEX64)[:, None] * k_c + (_wide(w, INDEX64) * k_w)[None, :]
                 kept = tl.load(cache_ptr + row + at, mask=mask, other=0.0).to(tl.float32)
             _store(out, offset, o_c, kept, valid, C, k, CB, CEVEN, INDEX64)
+
+
+@triton.jit
+def _in_row(valid, c, C, CEVEN: tl.constexpr):
+    """Rows (RB, 1) that are there by channels (1, CB) that are there."""
+    return valid if CEVEN else valid & (c < C)
+
+
+@triton.jit
+def _row_weights(ptr, C, K: tl.constexpr, CB: tl.constexpr, RB: tl.constexpr, CEVEN: tl.constexpr):
+    """K pieces as tiles (RB, CB) of x's layout: single rows would reach the threads through shared memory."""
+    pieces = ()
+    for k in tl.static_range(K):
+        at = k * CB + tl.arange(0, CB)[None, :] + tl.zeros((RB, 1), tl.int32)
+        mask = _in_row(tl.full((RB, CB), True, tl.int1), at, C, CEVEN)
+        pieces = pieces + (tl.load(ptr + at, mask=mask, other=0.0, eviction_policy="evict_last"),)  # noqa: RUF005
+    return pieces
+
+
+@triton.jit
+def _row_scale(xs, g: tl.constexpr, root_c, eps, K: tl.constexpr):
+    """root_c / max(norm, eps) of group g's rows (RB, 1)."""
+    squares = tl.zeros(xs[0].shape, tl.float32)
+    for k in tl.static_range(K):
+        wide = xs[g * K + k].to(tl.float32)
+        squares += wide * wide
+    return (root_c / tl.maximum(tl.sqrt(tl.sum(squares, 1)), eps))[:, None]
+
+
+@triton.jit(do_not_specialize=["rows"])
+def rmsnorm_vae_rows(
+    x_ptr, gamma_ptr, bias_ptr, out_ptr, root_c, eps, rows, C,
+    K: tl.constexpr, CB: tl.constexpr, RB: tl.constexpr, G: tl.constexpr, CEVEN: tl.constexpr, BIAS: tl.constexpr,
+):  # fmt: skip
+    """`rmsnorm_vae_tile` for rows of C channels; grid (cdiv(rows, RB * G),)."""
+    first = tl.program_id(0).to(tl.int64) * (RB * G)
+    x_ptr += first * C
+    out_ptr += first * C
+    left = rows - first
+    r = tl.arange(0, RB)[:, None]
+    c = tl.arange(0, CB)[None, :]
+    xs = ()
+    for g in tl.static_range(G):
+        for k in tl.static_range(K):
+            mask = _in_row(r + g * RB < left, c + k * CB, C, CEVEN)
+            x = tl.load(x_ptr + (r + g * RB) * C + (c + k * CB), mask=mask, other=0.0)
+            xs = xs + (x,)  # noqa: RUF005 - Triton takes no starred tuple
+    gammas = _row_weights(gamma_ptr, C, K, CB, RB, CEVEN)
+    if BIAS:
+        biases = _row_weights(bias_ptr, C, K, CB, RB, CEVEN)
+    for g in tl.static_range(G):
+        scale = _row_scale(xs, g, root_c, eps, K)
+        for k in tl.static_range(K):
+            y = xs[g * K + k].to(tl.float32) * scale * gammas[k].to(tl.float32)
+            if BIAS:
+                y += biases[k].to(tl.float32)
+            mask = _in_row(r + g * RB < left, c + k * CB, C, CEVEN)
+            tl.store(out_ptr + (r + g * RB) * C + (c + k * CB), y.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["normed", "T", "H", "W", "front"])
+def rmsnorm_vae_silu_pad_rows(
+    x_ptr, gamma_ptr, bias_ptr, cache_ptr, out_ptr, root_c, eps, normed, C, T, H, W, front,
+    K: tl.constexpr, CB: tl.constexpr, RB: tl.constexpr, G: tl.constexpr, CEVEN: tl.constexpr, BIAS: tl.constexpr,
+    CACHE: tl.constexpr, ASM: tl.constexpr,
+):  # fmt: skip
+    """`rmsnorm_vae_silu_pad` for rows of C channels, in x, cache and output; grid (their sum, N).
+
+    A program writes RB * G positions of the output, numbered through lines and frames, so that no line's end leaves
+    threads idle: of an image's programs the first `normed` the normed frames, the others the frames in front.
+    """
+    pid = tl.program_id(0)
+    n = tl.program_id(1).to(tl.int64)
+    plane = (H + 2) * (W + 2)
+    r = tl.arange(0, RB)
+    c = tl.arange(0, CB)[None, :]
+    out_ptr += n * (T + front) * plane * C
+    norm = pid < normed
+    if norm:
+        x_ptr += n * T * H * W * C
+        out_ptr += front.to(tl.int64) * plane * C
+        first = pid * (RB * G)
+        end = T * plane
+    else:
+        x_ptr = cache_ptr + n * front * H * W * C
+        first = (pid - normed) * (RB * G)
+        end = front * plane
+    out_ptr += first.to(tl.int64) * C
+    xs = ()
+    insides = ()
+    for g in tl.static_range(G):
+        p = first + r + g * RB
+        line = p // (W + 2)
+        w = p - line * (W + 2) - 1
+        frame = line // (H + 2)
+        h = line - frame * (H + 2) - 1
+        inside = (w >= 0) & (w < W) & (h >= 0) & (h < H) & (p < end)
+        if not CACHE:
+            inside = inside & norm
+        insides = insides + (inside[:, None],)  # noqa: RUF005
+        x_row = (((frame * H + h) * W + w).to(tl.int64) * C)[:, None]
+        for k in tl.static_range(K):
+            mask = _in_row(inside[:, None], c + k * CB, C, CEVEN)
+            xs = xs + (tl.load(x_ptr + x_row + (c + k * CB), mask=mask, other=0.0),)  # noqa: RUF005
+    if norm:
+        gammas = _row_weights(gamma_ptr, C, K, CB, RB, CEVEN)
+        if BIAS:
+            biases = _row_weights(bias_ptr, C, K, CB, RB, CEVEN)
+        for g in tl.static_range(G):
+            scale = _row_scale(xs, g, root_c, eps, K)
+            for k in tl.static_range(K):
+                bias = biases[k].to(tl.float32) if BIAS else 0.0
+                y = normalise_silu(xs[g * K + k].to(tl.float32) * scale, 0.0, gammas[k].to(tl.float32), bias, ASM)
+                if BIAS:
+                    y = tl.where(insides[g], y, 0.0)
+                written = _in_row((r + g * RB < end - first)[:, None], c + k * CB, C, CEVEN)
+                at = (r + g * RB)[:, None] * C + (c + k * CB)
+                tl.store(out_ptr + at, y.to(out_ptr.dtype.element_ty), mask=written)
+    else:
+        for g in tl.static_range(G):
+            for k in tl.static_range(K):
+                written = _in_row((r + g * RB < end - first)[:, None], c + k * CB, C, CEVEN)
+                tl.store(out_ptr + (r + g * RB)[:, None] * C + (c + k * CB), xs[g * K + k], mask=written)

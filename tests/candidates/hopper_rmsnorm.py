@@ -22,7 +22,7 @@ def _call_packed_heads() -> object:
 
 
 if __name__ == "__main__":
-    launch._limits = lambda device: (132, True)
+    launch._sm_count = lambda device: 132
     print_facts(
         {
             "98304x128": lambda: _call(98304, 128),
@@ -37,6 +37,5 @@ if __name__ == "__main__":
             "98304x128 before_weight": lambda: _call(98304, 128, rounding=BEFORE_WEIGHT),
             "2048x2048 residual before_weight": lambda: _call(2048, 2048, residual=True, rounding=BEFORE_WEIGHT),
             "6144x2048 without a weight": lambda: _call(6144, 2048, weighted=False),
-        },
-        waits=True,
+        }
     )

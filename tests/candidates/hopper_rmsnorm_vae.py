@@ -23,6 +23,11 @@ if __name__ == "__main__":
             for shape in ((1, 96, 4, 480, 832), (1, 384, 1, 60, 104), (1, 1024, 1, 30, 64))
             for last in (False, True)
         }
+        | {
+            f"{channels}x32 channels-last": lambda c=channels: _call((1, c, 1, 4, 8), True)
+            for channels in (160, 192, 256, 320, 2048, 4096)
+        }
+        | {"1x384x1x60x104 padded channels-last": lambda: _call((1, 384, 1, 60, 104), True, padded=True)}
         | {"1x96x4x480x832 padded channels-last": lambda: _call((1, 96, 4, 480, 832), True, padded=True)}
         | {"1x96x4x480x832 padded": lambda: _call((1, 96, 4, 480, 832), False, padded=True)}
     )

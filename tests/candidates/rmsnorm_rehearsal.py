@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from candidates.rmsnorm import inhouse, launch
-from candidates.rmsnorm.kernels import _row_offset
+from candidates.rmsnorm.kernels import DENSE, EVEN_STEPS, STRIDED, _row_offset
 from candidates.rmsnorm.op import OP, native
 from candidates.rmsnorm.rounding import BEFORE_WEIGHT
 
@@ -40,6 +40,8 @@ def numerics() -> dict[str, Any]:
     inputs |= {
         "one row": torch.randn(1, 2048),
         "many rows": torch.randn(70, 128),
+        "as many rows as tiles hold": torch.randn(2, 8, 4, 128),
+        "as many rows as tiles hold, packed": torch.randn(64, 3 * 128)[:, 128:256],
         "four dims": packed,
         "sliced": packed[..., 32:64],
         "heads of a packed projection": torch.randn(2, 5, 3 * 4 * 32)[..., 128:256].unflatten(-1, (4, 32)),
@@ -90,14 +92,15 @@ def bf16() -> dict[str, Any]:
 
 @triton.jit
 def _offsets_kernel(out_ptr, row, N1, N2, s_0, s_1, s_2):
-    rows = row + tl.arange(0, 2)
-    tl.store(out_ptr + tl.arange(0, 2), _row_offset(rows, N1, N2, s_0, s_1, s_2, False))
-    tl.store(out_ptr + 2 + tl.arange(0, 2), _row_offset(rows, N1, N2, s_0, s_1, s_2, True))
+    rows, lane = row + tl.arange(0, 2), tl.arange(0, 2)
+    tl.store(out_ptr + lane, _row_offset(rows, 128, N1, N2, s_0, s_1, s_2, STRIDED))
+    tl.store(out_ptr + 2 + lane, _row_offset(rows, 128, N1, N2, s_0, s_1, s_2, EVEN_STEPS))
+    tl.store(out_ptr + 4 + lane, _row_offset(rows, 128, N1, N2, s_0, s_1, s_2, DENSE))
 
 
 def offsets() -> list[int]:
-    """Offsets of rows 2 * 10^9 + {0, 1}, through three strides and through one."""
-    out = torch.zeros(4, dtype=torch.int64)
+    """Offsets of rows 2 * 10^9 + {0, 1}: through three strides, through one, and one behind the other."""
+    out = torch.zeros(6, dtype=torch.int64)
     _offsets_kernel[(1,)](out, 2_000_000_000, 7, 1000, 1 << 40, 1 << 33, 5120)
     return out.tolist()
 

@@ -49,11 +49,17 @@ def numerics() -> dict[str, Any]:
         "five pieces": torch.randn(1, 160, 1, 4, 5),
         "sliced": deep[..., 3:8],
         "transposed": deep.transpose(1, 2).contiguous().transpose(1, 2),
+        "many rows, channels-last": torch.randn(2, 96, 2, 5, 7).contiguous(memory_format=CL3),
+        "one piece, channels-last": torch.randn(1, 256, 1, 3, 5).contiguous(memory_format=CL3),
+        "five pieces, channels-last": torch.randn(1, 160, 1, 3, 4).contiguous(memory_format=CL3),
+        "many channels, channels-last": torch.randn(1, 1700, 2, 2).contiguous(memory_format=CL2),
+        "some channels of channels-last": deep.contiguous(memory_format=CL3)[:, 8:40],
         "crop of channels-last": deep.contiguous(memory_format=CL3)[:, :, :, 1:6, ::2],
         "odd stride of size one": deep[:1, :, :1].as_strided((1, 48, 1, 7, 10), (37, 70, 37, 10, 1)),
     }
     seen = {name: compare(x) for name, x in inputs.items()}
     seen["bias"] = compare(deep, with_bias=True)
+    seen["bias, channels-last"] = compare(inputs["odd, channels-last"], with_bias=True)
     seen["small"] = compare(deep * 2.0**-10)
     return seen
 
@@ -76,6 +82,15 @@ def padded() -> dict[str, Any]:
                     "error": (y - right).abs().max().item(),
                     "strides_as_native": y.stride() == right.stride(),
                 }
+    last = torch.randn(1, 48, 2, 5, 6).contiguous(memory_format=CL3)
+    args = {"x": last, "gamma": weights_of(last)[0], "bias": None, "eps": 1e-6, "upcast": False}
+    for name, cache in {"contiguous": last.contiguous(), "sliced": torch.cat([last, last], 1)[:, :48]}.items():
+        given = {**args, "cache": cache}
+        y, right = inhouse.triton_silu_cache_pad(**given), OP.context("silu_cache_pad").compose(native)(**given)
+        seen[f"channels-last x, {name} cache"] = {
+            "error": (y - right).abs().max().item(),
+            "strides_as_native": y.is_contiguous(memory_format=CL3),
+        }
     strided = torch.randn(1, 48, 3, 5, 12)[..., 2:8]
     cache = torch.randn(1, 48, 2, 6, 5).transpose(3, 4)
     args = {"x": strided, "gamma": weights_of(strided)[0], "bias": None, "eps": 1e-6, "upcast": False, "cache": cache}

@@ -17,7 +17,7 @@ from candidates._providers import vllm as vllm_provider
 from candidates.rmsnorm_vae import flashinfer, sglang, vllm
 from candidates.rmsnorm_vae.launch import even_step, rmsnorm_vae, rmsnorm_vae_silu_padded
 from candidates.rmsnorm_vae.op import OP, native
-from candidates.rmsnorm_vae.plan import make_plan, split_channels
+from candidates.rmsnorm_vae.plan import RowsPlan, make_plan, make_rows_plan, split_channels
 from candidates.rmsnorm_vae.rewrite import one_scale
 from harness.measure.inputs import SeededDraw
 from harness.op import Candidate, Device
@@ -57,7 +57,7 @@ def case(
 
 
 def test_kernels_agree_with_the_fp64_oracle(rehearsal: dict[str, Any]) -> None:
-    assert len(rehearsal["numerics"]) == 15
+    assert len(rehearsal["numerics"]) == 21
     for name, seen in rehearsal["numerics"].items():
         assert seen["error"] < 2e-6, (name, seen)
         assert seen["input_kept"], name
@@ -69,6 +69,8 @@ def test_kernels_agree_with_the_fp64_oracle(rehearsal: dict[str, Any]) -> None:
         ("three pieces", [10080, 210, 70, 10, 1]),
         ("three pieces, channels-last", [10080, 1, 3360, 480, 48]),
         ("odd, channels-last", [1485, 1, 297, 33]),
+        ("many rows, channels-last", [6720, 1, 3360, 672, 96]),
+        ("some channels of channels-last", [6720, 1, 2240, 320, 32]),
         ("transposed", [10080, 70, 3360, 10, 1]),
         ("sliced", [5040, 105, 35, 5, 1]),
     ],
@@ -78,7 +80,7 @@ def test_output_has_the_strides_of_x(rehearsal: dict[str, Any], name: str, strid
 
 
 def test_padded_kernel_is_the_composed_native(rehearsal: dict[str, Any]) -> None:
-    assert len(rehearsal["padded"]) == 9
+    assert len(rehearsal["padded"]) == 11
     for name, seen in rehearsal["padded"].items():
         assert seen["error"] < 3e-6, (name, seen)
         assert seen["strides_as_native"], name
@@ -113,7 +115,7 @@ def test_what_the_kernels_cannot_hold_is_an_error(shape: tuple[int, ...], senten
 def test_kernels_compile_for_hopper_without_spills() -> None:
     """At real shapes: no local memory, 128-bit loads, but for rows in a border, which are aligned where C is last."""
     kernels = interpreted.run("tests.candidates.hopper_rmsnorm_vae", interpret=False)
-    assert len(kernels) == 8
+    assert len(kernels) == 15
     for name, kernel in kernels.items():
         assert kernel["local_bytes"] == 0, name
         if not name.endswith("padded"):
@@ -132,6 +134,23 @@ def test_a_tile_holds_all_channels(channels: int, images: int, positions: int, s
     for size in (plan.piece, plan.positions, plan.warps):
         assert math.log2(size).is_integer()
     assert plan.pieces * plan.piece * plan.positions <= 64 * 32 * plan.warps
+
+
+@given(channels=st.integers(1, 4096))
+def test_rows_of_a_program_hold_all_channels(channels: int) -> None:
+    plan = make_rows_plan(channels)
+    assert channels <= plan.pieces * plan.piece < 2 * channels
+    for size in (plan.piece, plan.rows, plan.warps):
+        assert math.log2(size).is_integer()
+    assert 1 <= plan.groups <= 6
+    assert plan.pieces * plan.piece * plan.rows <= 64 * 32 * plan.warps
+
+
+def test_rows_plans_of_shapes_that_were_measured() -> None:
+    assert make_rows_plan(96) == RowsPlan(pieces=3, piece=32, rows=8, groups=2, warps=1)
+    assert make_rows_plan(160) == RowsPlan(pieces=5, piece=32, rows=8, groups=1, warps=1)
+    assert make_rows_plan(192) == RowsPlan(pieces=3, piece=64, rows=4, groups=1, warps=1)
+    assert make_rows_plan(384) == RowsPlan(pieces=3, piece=128, rows=2, groups=1, warps=1)
 
 
 @pytest.mark.parametrize(
@@ -361,7 +380,9 @@ def test_a_weight_of_another_dtype_is_not_read_as_nonsense(adapter_id: str) -> N
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("shape", [(1, 96, 2, 30, 52), (2, 384, 1, 15, 16), (1, 33, 3, 17, 9), (1, 1024, 1, 30, 52)])
+@pytest.mark.parametrize(
+    "shape", [(1, 96, 2, 30, 52), (2, 384, 1, 15, 16), (1, 33, 3, 17, 9), (1, 1024, 1, 30, 52), (2, 192, 2, 9, 7)]
+)
 @pytest.mark.parametrize("last", [False, True])
 def test_gpu_agrees_and_repeats(shape: tuple[int, ...], last: bool) -> None:
     memory_format = CL3 if last else torch.contiguous_format
@@ -382,8 +403,11 @@ def test_gpu_agrees_and_repeats(shape: tuple[int, ...], last: bool) -> None:
 
 
 @pytest.mark.gpu
-def test_gpu_beyond_int32() -> None:
-    x = torch.randn((1, 96, 25, 720, 1280), device="cuda", dtype=torch.bfloat16)
+@pytest.mark.parametrize("last", [False, True])
+def test_gpu_beyond_int32(last: bool) -> None:
+    shape = (1, 25, 720, 1280, 96) if last else (1, 96, 25, 720, 1280)
+    x = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+    x = x.movedim(-1, 1) if last else x
     gamma = torch.randn((96, 1, 1, 1), device="cuda", dtype=torch.bfloat16)
     y = rmsnorm_vae(x, gamma, None, 1e-6)[:, :, -1, -9:]
     oracle = native(x[:, :, -1, -9:].float(), gamma[:, 0].float(), None, 1e-6, False)
