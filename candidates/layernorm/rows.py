@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -80,6 +79,39 @@ def modulation(m: Tensor, rows: Rows) -> Shared:
     )
 
 
+def addresses(rows: Rows, residual: Rows, modulations: tuple[Shared, ...]) -> tuple[bool, list[int]]:
+    """Where a kernel finds the rows of x, of the residual and of the modulations: (EVEN, its arguments from S on).
+
+    EVEN: in every tensor the distance of a row to the next is one number (0 where all rows share one), and rows are
+    dense. It stands in the place of the token's stride then, and of the group's.
+    """
+    steps = [_dense_step(rows), _dense_step(residual), *(_shared_step(rows, shared) for shared in modulations)]
+    even = [step for step in steps if step is not None]
+    if len(even) == len(steps):
+        return True, [1, *(value for step in even for value in (0, step, 1))]
+    groups = (value for shared in modulations for value in shared.arguments)
+    return False, [rows.tokens, *rows.strides, *residual.strides, *groups]
+
+
+def _even_step(rows: Rows, batch: int, token: int) -> int | None:
+    """Distance of a row to the next at these strides of batch and token; None where that is not one number."""
+    if rows.tokens == 1:
+        return batch
+    return token if rows.batches == 1 or batch == rows.tokens * token else None
+
+
+def _dense_step(rows: Rows) -> int | None:
+    """The same for a tensor of rows, which must be dense too."""
+    batch, token, column = rows.strides
+    return _even_step(rows, batch, token) if column == 1 else None
+
+
+def _shared_step(rows: Rows, shared: Shared) -> int | None:
+    """The same for a modulation: 0 where all rows share one."""
+    in_groups = shared.group_stride != 0 and shared.tokens > 1
+    return None if in_groups else _even_step(rows, shared.batch_stride, shared.group_stride)
+
+
 def contiguous_like(x: Tensor) -> Tensor:
     """Uninitialised, contiguous, x's shape and dtype."""
     return torch.empty(x.shape, dtype=x.dtype, device=x.device)
@@ -88,9 +120,3 @@ def contiguous_like(x: Tensor) -> Tensor:
 def is_empty(x: Tensor) -> bool:
     """Whether there is nothing to launch."""
     return math.prod(x.shape) == 0
-
-
-@cache
-def overlaps_launches(device: torch.device) -> bool:
-    """Whether a kernel may be started before its predecessor has ended (programmatic dependent launch, Hopper on)."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)

@@ -1,9 +1,9 @@
-"""Run by test_layernorm.py: compiles the LayerNorm and AdaLayerNorm kernels of some real shapes for sm_90."""
+"""Run by test_layernorm.py: compiles the LayerNorm kernel of some real shapes for sm_90."""
 
 import torch
 from torch import Tensor
 
-from candidates.layernorm import launch, launch_exact
+from candidates.layernorm import launch
 from tests.candidates.hopper import print_facts
 
 BF16, FP32 = torch.bfloat16, torch.float32
@@ -23,7 +23,7 @@ def residual(s: int, d: int, dtype: torch.dtype = BF16) -> tuple[Tensor, Tensor]
 
 
 if __name__ == "__main__":
-    launch.overlaps_launches = launch_exact.overlaps_launches = lambda device: True  # type: ignore[assignment]
+    frames = meta(1, 3, 1, 5120, dtype=FP32)
     affine = meta(5120, dtype=FP32), meta(5120, dtype=FP32)
     print_facts(
         {
@@ -32,21 +32,13 @@ if __name__ == "__main__":
             "27280x3072 fp32 per token": lambda: launch.modulated_layernorm(
                 meta(1, 27280, 3072), *modulation(3072, FP32, 27280), EPS
             ),
+            "4680x5120 per frame": lambda: launch.modulated_layernorm(meta(1, 4680, 5120), frames, frames, EPS),
+            "128x3072": lambda: launch.modulated_layernorm(meta(1, 128, 3072), *modulation(3072), EPS),
+            "4096x3072 residual": lambda: launch.residual_modulated_layernorm(
+                meta(1, 4096, 3072), *modulation(3072), EPS, *residual(4096, 3072)
+            ),
             "75600x5120 residual": lambda: launch.residual_modulated_layernorm(
                 meta(1, 75600, 5120), *modulation(5120, FP32), EPS, *residual(75600, 5120, FP32)
             ),
-            "1024x2240 exact": lambda: launch_exact.exact_modulated_layernorm(
-                meta(1, 1024, 2240), *modulation(2240), EPS, True
-            ),
-            "4608x6144 exact": lambda: launch_exact.exact_modulated_layernorm(
-                meta(1, 4608, 6144), *modulation(6144), EPS, True
-            ),
-            "75600x5120 exact fp32": lambda: launch_exact.exact_modulated_layernorm(
-                meta(1, 75600, 5120), *modulation(5120, FP32), EPS, False
-            ),
-            "4096x3072 exact residual": lambda: launch_exact.exact_residual_modulated_layernorm(
-                meta(1, 4096, 3072), *modulation(3072), EPS, True, *residual(4096, 3072)
-            ),
-        },
-        waits=True,
+        }
     )

@@ -6,7 +6,12 @@ sum of squared deviations (Welford 1962). The 128 states are then merged (Chan e
 within each of the four warps, and at 2, 1 between warps. nvcc contracts each product and sum of that code into a fused
 multiply-add. The reciprocals are correctly rounded.
 
-Here a row has one warp (or two), which holds those 128 states: the tree is the same, the threads are not.
+Here a row has two warps, whose threads hold two of those 128 states each (eight neighbouring elements, 16 bytes of
+bf16), or four as in torch: the tree is the same, the threads are not.
+
+Neighbouring lanes hold neighbouring vectors. Triton gives a tensor's first dim to them, once the contiguous last one is
+in the thread; so vectors come first and torch's warps second. The other way round neighbouring lanes are 256 bytes of
+bf16 apart, or 512 of fp32; a kernel of that kind took up to three times as long.
 
 * Where D is a multiple of 512 all states have seen equally many elements. Every count, and every reciprocal of one, is
   then a constant, and merging is symmetric to the last bit: weights are n * (1 / 2n), exactly a half for all D <= 8192.
@@ -19,7 +24,6 @@ dim of two, so nothing depends on the order in which Triton reduces longer ones.
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from candidates.layernorm.kernels.tile import group_offset
 
@@ -84,96 +88,111 @@ def _merge_dim(mean, m2, n, BEFORE: tl.constexpr, LEVELS: tl.constexpr, AFTER: t
 
 
 @triton.jit
+def _row_offset(row, S, s_b, s_g, TOKENS, EVEN: tl.constexpr):
+    """Element offset of what row b * S + s reads; with EVEN, rows are s_g apart, which costs no division."""
+    if EVEN:
+        offset = row.to(tl.int64) * s_g
+    else:
+        b = row // S
+        offset = group_offset(b, row - b * S, s_b, s_g, TOKENS)
+    return offset
+
+
+@triton.jit(do_not_specialize=["S", "GATE_TOKENS", "MUL_TOKENS", "ADD_TOKENS"])
 def layernorm_exact(
     x_ptr, residual_ptr, gate_ptr, mul_ptr, add_ptr, out_ptr, h_ptr, eps, S,
     x_b, x_s, x_d, r_b, r_s, r_d, g_b, g_g, GATE_TOKENS, m_b, m_g, MUL_TOKENS, a_b, a_g, ADD_TOKENS,
-    D: tl.constexpr, TWO_WARPS: tl.constexpr, MODE: tl.constexpr, ROUND: tl.constexpr, RESIDUAL: tl.constexpr,
-    POLICY: tl.constexpr, PDL: tl.constexpr,
+    D: tl.constexpr, WARPS: tl.constexpr, MODE: tl.constexpr, ROUND: tl.constexpr, RESIDUAL: tl.constexpr,
+    EVEN: tl.constexpr, POLICY: tl.constexpr,
 ):  # fmt: skip
-    """One row per program; out and h are contiguous.
+    """One row per program of WARPS (2 or 4) warps; out and h are contiguous.
 
     MODE: "plain", "affine" (fused multiply-add, as torch's kernel does) or "modulate". ROUND: every step of the
     residual add and of the modulation is rounded to x's dtype, as eager operators on such tensors do; else to fp32.
+    EVEN: in every tensor the distance of a row to the next is one number (0 where all rows share one): x_s, r_s, g_g,
+    m_g, a_g; x_d and r_d are 1.
     """
-    if PDL:
-        gdc_wait()
     CHUNKS: tl.constexpr = (D + 511) // 512
     EQUAL: tl.constexpr = D % 512 == 0
+    # elements of a thread in each chunk, and of torch's threads that it stands for
+    WIDTH: tl.constexpr = 16 // WARPS
+    STATES: tl.constexpr = 4 // WARPS
     row = tl.program_id(0)
-    b = row // S
-    s = row - b * S
-    x_ptr += group_offset(b, s, x_b, x_s, 1)
-    residual_ptr += group_offset(b, s, r_b, r_s, 1)
-    gate_ptr += group_offset(b, s, g_b, g_g, GATE_TOKENS)
-    mul_ptr += group_offset(b, s, m_b, m_g, MUL_TOKENS)
-    add_ptr += group_offset(b, s, a_b, a_g, ADD_TOKENS)
+    x_ptr += _row_offset(row, S, x_b, x_s, 1, EVEN)
+    residual_ptr += _row_offset(row, S, r_b, r_s, 1, EVEN)
+    gate_ptr += _row_offset(row, S, g_b, g_g, GATE_TOKENS, EVEN)
     out_ptr += row.to(tl.int64) * D
     h_ptr += row.to(tl.int64) * D
-    # torch's thread of an element is its column / 4 (modulo 128): bits (warp, warp, 4 of the lane, lane's lowest).
-    # Eight neighbouring elements, two of torch's threads, lie in one thread here: 16-byte accesses.
-    INNER: tl.constexpr = 2 if TWO_WARPS else 4
-    VECTORS: tl.constexpr = 16 if TWO_WARPS else 8
-    # One warp: the lane's highest bit is in registers, so that the widest merge needs no exchange.
-    outer = tl.arange(0, 2)[:, None, None, None] * (256 if TWO_WARPS else 64)
-    inner = tl.arange(0, INNER)[None, :, None, None] * 128
-    vector = tl.arange(0, VECTORS)[None, None, :, None]
-    start = outer + inner + vector * 8
-    column = start + tl.arange(0, 8)[None, None, None, :]
-    rows = ()
+    # torch's thread of an element is its column / 4 (modulo 128): its lane's high bits, its warp, its lane's lowest bit
+    VECTORS: tl.constexpr = 128 // WIDTH
+    vector = tl.arange(0, VECTORS)[:, None, None]
+    warp = tl.arange(0, 4)[None, :, None]
+    start = warp * 128 + vector * WIDTH
+    column = start + tl.arange(0, WIDTH)[None, None, :]
+    xs = ()
+    rs = ()
     for i in tl.static_range(CHUNKS):
         c = i * 512 + column
-        valid = c < D
-        x = tl.load(x_ptr + c * x_d, mask=valid, other=0.0, eviction_policy="evict_first")
+        mask = None if (i + 1) * 512 <= D else c < D
+        # 64 bits: a column's stride times D may be large
+        x_c = c if EVEN else c.to(tl.int64) * x_d
+        xs = xs + (tl.load(x_ptr + x_c, mask=mask),)  # noqa: RUF005 (Triton knows no unpacking)
         if RESIDUAL:
-            r = tl.load(residual_ptr + c * r_d, mask=valid, other=0.0, eviction_policy="evict_first")
-            gate = tl.load(gate_ptr + c, mask=valid, other=0.0)
-            update = x.to(tl.float32) * gate.to(tl.float32)
+            r_c = c if EVEN else c.to(tl.int64) * r_d
+            rs = rs + (tl.load(residual_ptr + r_c, mask=mask),)  # noqa: RUF005
+    if RESIDUAL:
+        hs = ()
+        for i in tl.static_range(CHUNKS):
+            c = i * 512 + column
+            mask = None if (i + 1) * 512 <= D else c < D
+            gate = tl.load(gate_ptr + c, mask=mask, eviction_policy=POLICY)
+            update = xs[i].to(tl.float32) * gate.to(tl.float32)
             if ROUND:
-                update = update.to(x.dtype).to(tl.float32)
-            x = (r.to(tl.float32) + update).to(x.dtype)
-            tl.store(h_ptr + c, x, mask=valid)
-        rows = rows + (x,)  # noqa: RUF005 (Triton knows no unpacking)
-    mean = tl.zeros((2, INNER, VECTORS, 2), tl.float32)
-    m2 = tl.zeros((2, INNER, VECTORS, 2), tl.float32)
-    n = tl.full((2, INNER, VECTORS, 2), 4.0 * (D // 512), tl.float32)
-    last = CHUNKS * 512 - 512 + start + tl.arange(0, 2)[None, None, None, :] * 4 < D
+                update = update.to(xs[i].dtype).to(tl.float32)
+            h = (rs[i].to(tl.float32) + update).to(xs[i].dtype)
+            tl.store(h_ptr + c, h, mask=mask)
+            hs = hs + (h,)  # noqa: RUF005
+        xs = hs
+    mean = tl.zeros((VECTORS, 4, STATES), tl.float32)
+    m2 = tl.zeros((VECTORS, 4, STATES), tl.float32)
+    n = tl.full((VECTORS, 4, STATES), 4.0 * (D // 512), tl.float32)
+    last = CHUNKS * 512 - 512 + start + tl.arange(0, STATES)[None, None, :] * 4 < D
     if not EQUAL:
         n += tl.where(last, 4.0, 0.0)
     for i in tl.static_range(CHUNKS):
-        even, odd = tl.split(tl.reshape(rows[i].to(tl.float32), (2, INNER, VECTORS, 2, 2, 2)))
+        even, odd = tl.split(tl.reshape(xs[i].to(tl.float32), (VECTORS, 4, STATES, 2, 2)))
         x_0, x_2 = tl.split(even)
         x_1, x_3 = tl.split(odd)
         mean, m2 = _push(x_0, mean, m2, last, 1.0 / (4 * i + 1), (i + 1) * 512 > D)
         mean, m2 = _push(x_1, mean, m2, last, 1.0 / (4 * i + 2), (i + 1) * 512 > D)
         mean, m2 = _push(x_2, mean, m2, last, 1.0 / (4 * i + 3), (i + 1) * 512 > D)
         mean, m2 = _push(x_3, mean, m2, last, 1.0 / (4 * i + 4), (i + 1) * 512 > D)
-    if PDL:
-        gdc_launch_dependents()
     # torch's lanes at distance 16, 8, 4, 2 and 1, then its warps at 2 and 1
-    if TWO_WARPS:
-        mean, m2, n = _merge_dim(mean, m2, n, 4, 4, 2, EQUAL)
+    if WARPS == 2:
+        mean, m2, n = _merge_dim(mean, m2, n, 1, 4, 8, EQUAL)
+        mean, m2, n = _merge_dim(mean, m2, n, 4, 1, 1, EQUAL)
     else:
-        mean, m2, n = _merge_dim(mean, m2, n, 1, 1, 64, EQUAL)
-        mean, m2, n = _merge_dim(mean, m2, n, 4, 3, 2, EQUAL)
-    mean, m2, n = _merge_dim(mean, m2, n, 4, 1, 1, EQUAL)
+        mean, m2, n = _merge_dim(mean, m2, n, 1, 5, 4, EQUAL)
     mean, m2, n = _merge_dim(mean, m2, n, 1, 2, 1, EQUAL)
     mean, m2 = tl.reshape(mean, (1,)), tl.reshape(m2, (1,))
-    inverse_sd = tl.rsqrt(tl.div_rn(m2, D * 1.0) + eps)[:, None, None, None]
-    mean = mean[:, None, None, None]
+    inverse_sd = tl.rsqrt(tl.div_rn(m2, D * 1.0) + eps)[:, None, None]
+    mean = mean[:, None, None]
+    # not before the statistics: two registers too many there, at batches of rows of 3072
+    mul_ptr += _row_offset(row, S, m_b, m_g, MUL_TOKENS, EVEN)
+    add_ptr += _row_offset(row, S, a_b, a_g, ADD_TOKENS, EVEN)
     for i in tl.static_range(CHUNKS):
         c = i * 512 + column
-        valid = c < D
-        y = inverse_sd * (rows[i].to(tl.float32) - mean)
+        mask = None if (i + 1) * 512 <= D else c < D
+        y = inverse_sd * (xs[i].to(tl.float32) - mean)
         if MODE != "plain":
-            mul = tl.load(mul_ptr + c, mask=valid, other=0.0, eviction_policy=POLICY).to(tl.float32)
-            add = tl.load(add_ptr + c, mask=valid, other=0.0, eviction_policy=POLICY).to(tl.float32)
+            mul = tl.load(mul_ptr + c, mask=mask, eviction_policy=POLICY).to(tl.float32)
+            add = tl.load(add_ptr + c, mask=mask, eviction_policy=POLICY).to(tl.float32)
             if MODE == "affine":
                 y = tl.fma(mul, y, add)
             elif ROUND:
-                y = y.to(out_ptr.dtype.element_ty).to(tl.float32) * (1.0 + mul).to(out_ptr.dtype.element_ty).to(
-                    tl.float32
-                )
+                mul = (1.0 + mul).to(out_ptr.dtype.element_ty).to(tl.float32)
+                y = y.to(out_ptr.dtype.element_ty).to(tl.float32) * mul
                 y = y.to(out_ptr.dtype.element_ty).to(tl.float32) + add
             else:
                 y = y * (1.0 + mul) + add
-        tl.store(out_ptr + c, y.to(out_ptr.dtype.element_ty), mask=valid)
+        tl.store(out_ptr + c, y.to(out_ptr.dtype.element_ty), mask=mask)
