@@ -92,10 +92,18 @@ def plan_rotation(set_bytes: int, device: Device) -> Rotation:
     sets = math.ceil(COLD_FACTOR * device.l2_bytes / set_bytes)
     if sets > 1:
         sets += 1
-    budget = min(MAX_COPIES_BYTES[device.type], device.memory_bytes // 3)
-    if sets > MAX_SETS[device.type] or (sets > 1 and sets * set_bytes > budget):
+    if sets > MAX_SETS[device.type] or (sets > 1 and sets * set_bytes > _copies_bytes(device)):
         return Rotation(1, set_bytes, Cache.WARM)
     return Rotation(sets, set_bytes, Cache.COLD)
+
+
+def sets_in_place(rotation: Rotation, launches: int, device: Device) -> int:
+    """Sets of an arm that writes to its inputs: one for each launch, as far as they fit beside those that rotate."""
+    return max(rotation.sets, min(launches, _copies_bytes(device) // rotation.set_bytes))
+
+
+def _copies_bytes(device: Device) -> int:
+    return min(MAX_COPIES_BYTES[device.type], device.memory_bytes // 3)
 
 
 def launches_for(call_us: float, sets: int, min_sample_us: float = MIN_SAMPLE_US) -> int:
@@ -108,16 +116,18 @@ class ArmSets:
     """The rotating argument sets of one comparison; arms that leave their inputs alone share the tensors.
 
     `mutated` names the arguments that some arm writes to: they are kept apart in a pristine copy and written back
-    into every set before every sample of every arm, outside the timed part.
+    into every set before every sample of every arm, outside the timed part. Such an arm goes through `in_place` sets,
+    one for each launch; the others through `sets`, since each keeps outputs of its own for every set it goes through.
     """
 
-    def __init__(self, args: Args, sets: int, mutated: tuple[str, ...]) -> None:
-        self.sets = [args, *(copied_args(args) for _ in range(sets - 1))]
+    def __init__(self, args: Args, sets: int, mutated: tuple[str, ...], in_place: int = 0) -> None:
+        self.sets = [args, *(copied_args(args) for _ in range(max(sets, in_place) - 1))]
+        self._rotating = sets
         self._pristine = {name: args[name].clone() for name in mutated}
 
     def prepared(self, arm: Arm) -> list[Args]:
-        """Per set, the arguments the arm's callable takes."""
-        return [arm.prepared(args) for args in self.sets]
+        """Per set that the arm goes through, the arguments its callable takes."""
+        return [arm.prepared(args) for args in (self.sets if arm.mutates else self.sets[: self._rotating])]
 
     def distinct_bytes(self) -> int:
         """Bytes of input storage that no two sets share: counted, not assumed."""

@@ -10,7 +10,16 @@ import torch
 
 from harness.measure.arms import BASELINE_ID
 from harness.measure.armstate import ArmState
-from harness.measure.clock import ArmSets, Clock, GraphClock, Rotation, Timed, clock_for, launches_for, plan_rotation
+from harness.measure.clock import (
+    ArmSets,
+    Clock,
+    GraphClock,
+    Timed,
+    clock_for,
+    launches_for,
+    plan_rotation,
+    sets_in_place,
+)
 from harness.measure.controls import copy_time_us
 from harness.measure.engagement import PROFILED_CALLS, profiled
 from harness.measure.gate import ArmGate, Gate, storage_bytes, tensors_of
@@ -43,17 +52,17 @@ class TimedPart:
         input_bytes = storage_bytes(tensors_of(base).values())
         clock = team_clock(device, self.team, capturable=True)
         estimates = self._estimates(clock, base)
-        rotation = plan_rotation(input_bytes + output_bytes, device)
+        self.rotation = rotation = plan_rotation(input_bytes + output_bytes, device)
+        in_place = 0
         if mutated:
-            # A launch that changes its inputs needs its own set, so there are as many sets as launches.
-            needed = launches_for(min(estimates.values()), 1, clock.min_sample_us)
-            rotation = Rotation(max(rotation.sets, needed), rotation.set_bytes, rotation.cache)
-        self.rotation = rotation
-        self.sets = ArmSets(base, rotation.sets, mutated)
+            # A launch that changes its inputs needs its own set.
+            launches = launches_for(min(estimates.values()), 1, clock.min_sample_us)
+            in_place = sets_in_place(rotation, launches, device)
+        self.sets = ArmSets(base, rotation.sets, mutated, in_place)
         if rotation.cache is Cache.COLD:
             touched = self.sets.distinct_bytes() + output_bytes * rotation.sets
             assert touched >= 5 * device.l2_bytes, f"{touched} bytes rotate, L2 is {device.l2_bytes}"
-        self.clock = self._ready(clock, {} if mutated else estimates)
+        self.clock = self._ready(clock, estimates)
         own = clock_for(device, capturable=self.clock.method is Method.CUDA_GRAPH)
         mine_us = copy_time_us(own, bytes_moved, rotation.sets, torch.device(device.type))
         self.copy_us = self.team.lead(mine_us, "time of a copy")
@@ -77,14 +86,14 @@ class TimedPart:
             if not state.alive:
                 continue
             sets.restore()
-            count = len(sets.sets)
-            launches = count
-            if state.arm.id in estimates:
-                launches = launches_for(estimates[state.arm.id], count, clock.min_sample_us)
             captured = True
             with touching(self.link, state, Phase.CAPTURE, self.device.type):
+                prepared = sets.prepared(state.arm)
+                launches = len(prepared)
+                if not state.arm.mutates:
+                    launches = launches_for(estimates[state.arm.id], len(prepared), clock.min_sample_us)
                 try:
-                    state.timed = clock.ready(state.arm, sets.prepared(state.arm), launches)
+                    state.timed = clock.ready(state.arm, prepared, launches)
                 except torch.OutOfMemoryError:
                     raise
                 except RuntimeError:

@@ -19,6 +19,7 @@ from harness.measure.clock import (
     WallClock,
     launches_for,
     plan_rotation,
+    sets_in_place,
     tampered,
 )
 from harness.measure.controls import copy_time_us, read_controls
@@ -120,6 +121,24 @@ def test_load_changes_the_first_set_and_what_restore_writes() -> None:
 
 def arm(call: object) -> Arm:
     return Arm("test", Kind.NATIVE, Role.CANDIDATE, Contract.TOLERANCE, call, "function")  # type: ignore[arg-type]
+
+
+def test_only_an_arm_that_writes_to_its_inputs_goes_through_a_set_for_each_launch() -> None:
+    sets = ArmSets(args(), 2, ("x",), in_place=5)
+    reads = arm(lambda x, weight, eps: x)
+    assert len(sets.prepared(reads)) == 2
+    assert len(sets.prepared(replace(reads, mutates=("x",)))) == 5
+    assert len({one["x"].data_ptr() for one in sets.prepared(replace(reads, mutates=("x",)))}) == 5
+
+
+@pytest.mark.parametrize(
+    ("sets", "set_bytes", "launches", "expected"),
+    [(3, 1 << 20, 20, 20), (1, 10 << 20, 1, 1), (30, 1 << 20, 20, 30), (2, 1 << 30, 20, 16), (1, 64 << 30, 20, 1)],
+)
+def test_sets_in_place_are_as_many_as_launches_where_they_fit(
+    sets: int, set_bytes: int, launches: int, expected: int
+) -> None:
+    assert sets_in_place(Rotation(sets, set_bytes, Cache.COLD), launches, H200) == expected
 
 
 def test_wall_clock_reads_the_time_per_call() -> None:

@@ -91,19 +91,28 @@ def test_work_captured_once_and_skipped_on_replay(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.defence("restore_inputs")
-def test_in_place_candidate_gets_fresh_inputs_at_every_launch() -> None:
+def test_in_place_candidate_gets_fresh_inputs_at_every_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs: dict[str, int] = {}
+
+    class Spying(WallClock):
+        def ready(self, arm: Arm, sets: list[Args], launches: int) -> Timed:
+            inputs[arm.id] = len({args["x"].data_ptr() for args in sets})
+            return super().ready(arm, sets, launches)
+
+    monkeypatch.setattr(timing, "team_clock", lambda device, team, *, capturable: Spying())
     of = measured(evil.in_place)
     arm = arm_of(of, evil.in_place)
     assert arm.status is ArmStatus.OK, arm.reason
     assert arm.gate_after is not None
     assert arm.gate_after.passed
-    assert of.rotation >= arm.launches
+    assert inputs[arm.id] == arm.launches > of.rotation
+    assert inputs[BASELINE_ID] == of.rotation, "what leaves its inputs alone keeps outputs for no more than that"
 
 
 @pytest.mark.defence("restore_inputs")
 def test_every_arm_starts_every_sample_from_the_same_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The restore is outside the timed part and the same for all arms."""
-    seen: dict[str, set[str]] = {}
+    seen: dict[str, set[float]] = {}
     ready = WallClock.ready
 
     def spying(self: WallClock, arm: Arm, sets: list[Args], launches: int) -> Timed:
@@ -112,7 +121,7 @@ def test_every_arm_starts_every_sample_from_the_same_inputs(monkeypatch: pytest.
             return timed
 
         def sample() -> float:
-            seen.setdefault(arm.id, set()).add(str([args["x"].float().sum().item() for args in sets]))
+            seen.setdefault(arm.id, set()).update(args["x"].float().sum().item() for args in sets)
             return timed.sample_us()
 
         return replace(timed, sample_us=sample)
