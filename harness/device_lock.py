@@ -61,6 +61,12 @@ def device_count(device_type: str) -> int:
         return 1
 
 
+def lacking(what: str, device_type: str, ranks: int, here: int, count: int) -> str:
+    """What `count` things of so many ranks need, where there are fewer devices, in a sentence."""
+    needs = f"{ranks} GPUs of one host" if device_type == "cuda" else f"{ranks} cores"
+    return f"{what} of {ranks} ranks were not run ({count} to measure): they need {needs}, here are {here}."
+
+
 def expected_uuid(device_type: str, rank: int = 0) -> str | None:
     """The UUID of the device that a rank will most likely find, without starting CUDA; None when that is not clear.
 

@@ -28,17 +28,16 @@ from harness.protocol import (
     Go,
     Hello,
     Job,
-    Lost,
     Task,
     TelemetryQuery,
     Unfit,
     from_worker,
     stored_settings,
 )
-from harness.rank_group import WorkerGroup
+from harness.rank_group import death_of, worker_line
 from harness.schema.measurement import EnvironmentRecord, Measurement, TelemetryRecord
 from harness.schema.vocabulary import ArmStatus, Cache, Method, RunStatus
-from harness.worker_line import Death, Garbled, WorkerLine
+from harness.worker_line import Death, WorkerLine
 
 _START_LIMIT_S = 180.0
 """From the start of a worker to its first message: importing torch on a cold disk is slow."""
@@ -217,10 +216,8 @@ class Supervisor:
         return message
 
     def _new_worker(self) -> WorkerLine[FromWorker]:
-        log, environment = self._log_file(self.job.op), self._worker_environment()
-        if self.job.ranks == 1:
-            return WorkerLine("harness.worker", log, environment, from_worker)
-        return WorkerGroup("harness.worker", log, environment, self.job.ranks)
+        log = self._log_file(self.job.op)
+        return worker_line("harness.worker", log, self._worker_environment(), from_worker, self.job.ranks)
 
     def _log_file(self, name: str) -> Path:
         self._logs.mkdir(parents=True, exist_ok=True)
@@ -255,16 +252,9 @@ class Supervisor:
                 self._end_worker()
                 return None
             else:
-                death = self._death(worker, message, arm, phase)
+                death = death_of(worker, message, arm, phase)
                 self._end_worker()
                 return death
-
-    def _death(self, worker: WorkerLine[FromWorker], message: object, arm: str, phase: str) -> Death:
-        if isinstance(message, Lost):
-            return Death(message.arm or arm, phase, ArmStatus.CRASHED, message.error)
-        if isinstance(message, Garbled):
-            return Death(arm, phase, ArmStatus.CRASHED, message.text)
-        return worker.death(arm, phase)
 
     def _end_worker(self) -> None:
         if self._worker is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from harness.device_lock import device_count
+from harness.device_lock import device_count, lacking
 from harness.errors import UnfitError, UserError
 from harness.isolate import Progress, Supervisor
 from harness.paths import WORK_FOLDER
@@ -146,7 +146,7 @@ def bench(
     to_measure = kept = 0
     for ranks, tasks in sorted(groups.items()):
         if ranks > here:
-            problems[_lacking(manifest, device_type, ranks, here, len(tasks))] = None
+            problems[lacking(f"{manifest.op}: cases", device_type, ranks, here, len(tasks))] = None
             continue
         job = Job(
             root=str(root),
@@ -169,14 +169,6 @@ def bench(
                 on_measured(measurement)
         problems |= dict.fromkeys(hello.problems)
     return Outcome(measured, kept, tuple(problems), runnable=any(ranks <= here for ranks in groups))
-
-
-def _lacking(manifest: Manifest, device_type: str, ranks: int, here: int, comparisons: int) -> str:
-    needs = f"{ranks} GPUs of one host" if device_type == "cuda" else f"{ranks} cores"
-    return (
-        f"{manifest.op}: cases of {ranks} ranks were not run ({comparisons} to measure): they need {needs}, "
-        f"here are {here}."
-    )
 
 
 def _stored(store: Store, job: Job, hello: Hello, index: int) -> bool:

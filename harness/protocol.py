@@ -91,17 +91,22 @@ class Reply(Message):
     telemetry: TelemetryRecord | None = None
 
 
-class Hello(Message):
+class Greeting(Message):
+    """First message of a measuring process: where it runs."""
+
+    environment: EnvironmentRecord
+    peers: tuple[DeviceRecord, ...] = ()
+    """The devices of the ranks after the first."""
+
+
+class Hello(Greeting):
     """First message of the worker: where it runs and what it would measure."""
 
     kind: Literal["hello"] = "hello"
-    environment: EnvironmentRecord
     identities: tuple[dict[str, ArmIdentity], ...]
     """Per task of the job, the candidates that concern it."""
     problems: tuple[str, ...]
     """What the catalog found wrong."""
-    peers: tuple[DeviceRecord, ...] = ()
-    """The devices of the ranks after the first."""
 
 
 class Begin(Message):

@@ -15,22 +15,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, sleep
+from typing import cast
+
+from pydantic import TypeAdapter
 
 from harness.measure.telemetry import Probe
-from harness.protocol import (
-    Begin,
-    BlockQuery,
-    Ended,
-    FromWorker,
-    Hello,
-    Lost,
-    Reply,
-    TelemetryQuery,
-    from_worker,
-)
+from harness.protocol import Begin, BlockQuery, Ended, Greeting, Lost, Reply, TelemetryQuery
 from harness.schema.measurement import DeviceRecord, TelemetryRecord
 from harness.schema.vocabulary import ArmStatus
-from harness.worker_line import Death, Garbled, WorkerLine
+from harness.worker_line import Death, Garbled, M, WorkerLine
 
 PEERS_LOST_CODE = 86
 """Exit code of a rank that ended because another had gone: it is not to blame."""
@@ -75,19 +68,21 @@ class _Step:
     error: str = ""
 
 
-class WorkerGroup(WorkerLine[FromWorker]):
+class WorkerGroup(WorkerLine[M]):
     """`WorkerLine` to several ranks: this object is the line to rank 0, and holds those to the others."""
 
-    def __init__(self, module: str, log: Path, environment: Mapping[str, str], ranks: int) -> None:
+    def __init__(
+        self, module: str, log: Path, environment: Mapping[str, str], messages: TypeAdapter[M], ranks: int
+    ) -> None:
         port = free_port()
         arguments = (str(ranks),)
-        super().__init__(module, log, {**environment, **rank_environment(0, ranks, port)}, from_worker, arguments)
-        self.lines: list[WorkerLine[FromWorker]] = [self]
+        super().__init__(module, log, {**environment, **rank_environment(0, ranks, port)}, messages, arguments)
+        self.lines: list[WorkerLine[M]] = [self]
         try:
             for rank in range(1, ranks):
                 told = {**environment, **rank_environment(rank, ranks, port)}
                 rank_log = log.with_name(f"{log.stem}-rank{rank}.log")
-                self.lines.append(WorkerLine(module, rank_log, told, from_worker, arguments))
+                self.lines.append(WorkerLine(module, rank_log, told, messages, arguments))
         except BaseException:
             self.end()
             raise
@@ -96,7 +91,7 @@ class WorkerGroup(WorkerLine[FromWorker]):
         self._noticed = False
         self._peers: tuple[DeviceRecord, ...] = ()
 
-    def receive(self, limit: float) -> FromWorker | Garbled | None:
+    def receive(self, limit: float) -> M | Garbled | None:
         """The next message of rank 0, or the end of the group's work; None when a rank has gone, raised alone or hangs.
 
         `limit` is in `time.monotonic`.
@@ -109,15 +104,16 @@ class WorkerGroup(WorkerLine[FromWorker]):
                     while (message := line.heard()) is not None:
                         if (said := self._heard_of(rank, message)) is not None:
                             return said
+                if self._noticed:
+                    return None
                 left = self._limit(limit) - monotonic()
                 if left <= 0 or not (ready := selector.select(left)):
                     return None
                 for key, _ in ready:
-                    if not self.lines[key.data].read():
-                        self._noticed = True
-                        return None
+                    # what the others said before one ended is heard first: they may have begun the step it died in
+                    self._noticed |= not self.lines[key.data].read()
 
-    def _heard_of(self, rank: int, message: FromWorker | Garbled) -> FromWorker | Garbled | None:
+    def _heard_of(self, rank: int, message: M | Garbled) -> M | Garbled | None:
         """What of a rank's message concerns the caller."""
         if isinstance(message, Ended):
             self._steps[rank] = _Step(self._steps[rank].begun, ended=True, error=message.error)
@@ -128,11 +124,11 @@ class WorkerGroup(WorkerLine[FromWorker]):
             return None
         if isinstance(message, Begin):
             self._steps[rank] = _Step(self._steps[rank].begun + 1, ended=False)
-        elif isinstance(message, Hello):
+        elif isinstance(message, Greeting):
             self._peers = message.peers
         elif isinstance(message, Lost):
             named = message.error if message.error.startswith("rank ") else f"rank {rank}: {message.error}"
-            return message.model_copy(update={"error": named})
+            return cast(M, message.model_copy(update={"error": named}))
         elif isinstance(message, Garbled):
             return Garbled(text=f"rank {rank} {message.text}")
         return message if rank == 0 else None
@@ -213,6 +209,24 @@ class WorkerGroup(WorkerLine[FromWorker]):
         for line in self.lines[1:]:
             line.end()
         super().end()
+
+
+def worker_line(
+    module: str, log: Path, environment: Mapping[str, str], messages: TypeAdapter[M], ranks: int
+) -> WorkerLine[M]:
+    """A process that measures, or for several ranks a group of them, and the line to it."""
+    if ranks == 1:
+        return WorkerLine(module, log, environment, messages)
+    return WorkerGroup(module, log, environment, messages, ranks)
+
+
+def death_of(line: WorkerLine[M], message: object, arm: str, phase: str) -> Death:
+    """How a process ended whose last message was none that goes on: Lost, Garbled or nothing at all."""
+    if isinstance(message, Lost):
+        return Death(message.arm or arm, phase, ArmStatus.CRASHED, message.error)
+    if isinstance(message, Garbled):
+        return Death(arm, phase, ArmStatus.CRASHED, message.text)
+    return line.death(arm, phase)
 
 
 def _of_all(records: list[TelemetryRecord]) -> TelemetryRecord:

@@ -36,7 +36,12 @@ MEASURING_E2E = (
     "harness/worker_line.py",
     "harness/pipe_link.py",
     "harness/processes.py",
+    "harness/rank_group.py",
+    "harness/rank_link.py",
     "harness/measure/arms.py",
+    "harness/measure/link.py",
+    "harness/measure/ranks.py",
+    "harness/measure/train.py",
     "harness/stats/sequences.py",
     "harness/stats/rule.py",
 )

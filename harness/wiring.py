@@ -59,6 +59,9 @@ class Wiring:
     SHA-256 when it was written."""
     context: str | None = None
     """Set when it replaces the op together with that context's neighbours."""
+    shard: Callable[[nn.Module, str], None] | None = None
+    """Cuts a whole model, in place, to this rank's share over the process group of that name; for workloads of several
+    ranks, whose models are wired after it."""
 
 
 @contextmanager

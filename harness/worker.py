@@ -6,8 +6,6 @@ several ranks has such a process for each, started as `... IN OUT RANKS` with to
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 import torch
@@ -19,25 +17,21 @@ from harness.measure.clock import clock_for
 from harness.measure.comparison import Comparison
 from harness.measure.controls import read_controls
 from harness.measure.global_state import load_configs
-from harness.measure.link import DeviceLostError
 from harness.measure.multicast import forbid_multicast
-from harness.measure.ranks import PeersLostError, RankTeam
 from harness.op import Device
 from harness.pipe_link import PipeLink
-from harness.processes import compile_cache_state, die_with_parent, end_forks_at_once
+from harness.processes import compile_cache_state
 from harness.protocol import (
     Done,
     Finished,
     Go,
     Hello,
     Job,
-    Lost,
     Task,
     Unfit,
     to_worker,
 )
-from harness.rank_group import PEERS_LOST_CODE
-from harness.rank_link import RankLink
+from harness.rank_link import RankLink, work
 from harness.schema.measurement import ControlsRecord
 from harness.store import ArmIdentity
 
@@ -120,21 +114,7 @@ def _controls(link: PipeLink, device: Device) -> ControlsRecord:
 
 def main() -> None:
     """Entry point."""
-    die_with_parent()
-    end_forks_at_once()
-    in_fd, out_fd, *ranks = map(int, sys.argv[1:])
-    link = RankLink(in_fd, out_fd, to_worker, RankTeam()) if ranks else PipeLink(in_fd, out_fd, to_worker)
-    try:
-        serve(link)
-        if isinstance(link, RankLink):
-            link.wait_for_end()
-    except PeersLostError as error:
-        print(error, file=sys.stderr, flush=True)
-        os._exit(PEERS_LOST_CODE)
-    except DeviceLostError as error:
-        link.send(Lost(arm=error.arm, error=error.error))
-        # The context is broken: its destructors would only raise again.
-        os._exit(1)
+    work(to_worker, serve)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The rank that died, raised or hangs is known by name, and all of a group end together; ranks are fakes here."""
 
 import os
+import select
 import signal
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 
 from harness import rank_group
 from harness.measure.telemetry import Poll, Probe
-from harness.protocol import Begin, BlockQuery, Hello, Lost, TelemetryQuery
+from harness.protocol import Begin, BlockQuery, FromWorker, Hello, Lost, TelemetryQuery, from_worker
 from harness.rank_group import MULTICAST_OFF, WorkerGroup, rank_environment
 from harness.schema.vocabulary import ArmStatus
 from harness.worker_line import Death
@@ -21,10 +22,10 @@ LIMIT_S = 20.0
 
 
 @contextmanager
-def group(folder: Path, *steps: str) -> Iterator[WorkerGroup]:
+def group(folder: Path, *steps: str) -> Iterator[WorkerGroup[FromWorker]]:
     """A group whose ranks take these steps."""
     told = {**os.environ, **{f"FAKE_RANK_{rank}": one for rank, one in enumerate(steps)}}
-    made = WorkerGroup("tests.fake_rank", folder / "fake.log", told, len(steps))
+    made = WorkerGroup("tests.fake_rank", folder / "fake.log", told, from_worker, len(steps))
     try:
         yield made
     finally:
@@ -32,7 +33,7 @@ def group(folder: Path, *steps: str) -> Iterator[WorkerGroup]:
     assert all(line.process.returncode is not None for line in made.lines)
 
 
-def death_of(of: WorkerGroup, limit_s: float = LIMIT_S) -> Death:
+def death_of(of: WorkerGroup[FromWorker], limit_s: float = LIMIT_S) -> Death:
     """Hear it to its end."""
     limit = time.monotonic() + limit_s
     while isinstance(message := of.receive(limit), Begin):
@@ -80,6 +81,16 @@ def test_a_rank_that_raised_before_another_was_heard_to_begin_is_not_forgotten(t
         limit = time.monotonic() + LIMIT_S
         assert isinstance(of.receive(limit), Begin)
         assert of._limit(limit + 600) < limit + 600, "the others' time is running"
+
+
+def test_what_a_rank_said_before_another_died_is_heard_first(tmp_path: Path) -> None:
+    """On a busy machine both lie in the pipes: the step that it died in is the one last begun."""
+    with group(tmp_path, "wait begin sleep", "-11") as of:
+        of.lines[1].process.wait(timeout=LIMIT_S)
+        assert select.select([of.fileno()], [], [], LIMIT_S)[0]
+        assert isinstance(of.receive(time.monotonic() + LIMIT_S), Begin)
+        assert of.receive(time.monotonic() + LIMIT_S) is None
+        assert of.death("evil.a", "gate").reason.startswith("in gate: rank 1 killed by SIGSEGV")
 
 
 def test_ranks_that_all_raise_go_on_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,12 +69,12 @@ def measured(folder: Path, *names: str, **environment: str) -> Measurement:
     with Supervisor(job, folder / "work", Progress(), probe=lambda kind, uuid: Quiet(), environment=told) as supervisor:
         supervisor.hello()
         (of,) = supervisor.run(list(job.tasks))
-    assert not _left(mark)
+    assert not left_behind(mark)
     assert of.status is RunStatus.MEASURED, of.reason
     return of
 
 
-def _left(mark: str) -> list[int]:
+def left_behind(mark: str) -> list[int]:
     """Processes that were told the mark and still run."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):

@@ -3,8 +3,6 @@
 Attention and experts hand on their partial sums unreduced, and the layers hand each other (partial sum, residual), as
 RMSNorm's own wiring with the residual add does: the sum over the ranks is taken with the norm that follows it, the
 next layer's first one or the model's last. The first norm of all follows no all-reduce and stays.
-
-Its family is the sharded model, of which there is no workload yet: the end-to-end stage runs one process.
 """
 
 from collections.abc import Iterator
@@ -15,18 +13,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from candidates.allreduce_rmsnorm.op import OP
-from candidates.allreduce_rmsnorm.wiring_shards import group_of, row_parallel
+from candidates.allreduce_rmsnorm.wiring_shards import group_of, row_parallel, shard
 from candidates.rmsnorm import wiring_residual
 from candidates.rmsnorm.rounding import ONCE
 from harness.op import Impl
-from harness.wiring import Described, Site, Wiring, replaced
+from harness.wiring import Described, Wiring, replaced
 
 Pair = tuple[Tensor, Tensor]
-
-
-def sites(model: nn.Module) -> tuple[Site, ...]:
-    """Every norm of the hidden state but the first; none in a model that is whole."""
-    return () if group_of(model) is None else wiring_residual.sites(model)
 
 
 @contextmanager
@@ -68,10 +61,11 @@ WIRINGS = (
         family="qwen3_omni_thinker_tp",
         native=OP.native,
         nothing=nothing,
-        sites=sites,
+        sites=wiring_residual.sites,
         apply=apply,
         described=described,
         native_calls=(r"all_reduce", r"rsqrt"),
+        shard=shard,
         pinned={
             f"{_MODELING}:Qwen3OmniMoeThinkerTextRMSNorm.forward": "790fa612e4fa57ac",
             f"{_MODELING}:Qwen3OmniMoeThinkerTextDecoderLayer.forward": "75d1d62e173e8c57",

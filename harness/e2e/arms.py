@@ -78,7 +78,7 @@ class ModelArm:
             return family.run(self.model, inputs)
 
 
-def call_case(described: tuple[dict[str, int], dict[str, Any]], activation: Tensor, workload: str) -> Case:
+def call_case(described: tuple[dict[str, int], dict[str, Any]], activation: Tensor, workload: str, ranks: int) -> Case:
     """A call seen in a model as a case, for a candidate's guard."""
     dims, params = described
     return Case(
@@ -93,6 +93,7 @@ def call_case(described: tuple[dict[str, int], dict[str, Any]], activation: Tens
         source="a call captured in the model",
         confidence=Confidence.QUOTED,
         rehearsal=dims,
+        ranks=ranks,
     )
 
 

@@ -19,6 +19,7 @@ from harness.e2e.arms import Signature, call_case, signature
 from harness.measure.accuracy import Comparison
 from harness.measure.gate import as_tuple, copied_args, tensors_of
 from harness.measure.inputs import storage_fingerprint
+from harness.measure.ranks import ALONE, Team
 from harness.op import Args, Candidate, Impl
 from harness.schema.case import Case
 from harness.schema.manifest import Tolerance
@@ -79,7 +80,7 @@ def seen_calls(bench: Workbench, model: nn.Module) -> tuple[Calls, Tensor]:
         key = signature(args)
         if key not in cases:
             activation = next(value for value in args.values() if isinstance(value, Tensor))
-            cases[key] = call_case(wiring.described(**args), activation, bench.job.workload)
+            cases[key] = call_case(wiring.described(**args), activation, bench.job.workload, bench.team.ranks)
             left[key] = bytes_of(wiring.nothing, args)
             for candidate in bench.candidates:
                 if reason := candidate.declines(cases[key], bench.device):
@@ -119,14 +120,24 @@ def bytes_of(call: Impl, args: Args) -> int:
 
 
 class Shadow:
-    """Calls native and a candidate side by side in an eager run and judges each call by the gate's element rule."""
+    """Calls native and a candidate side by side in an eager run and judges each call by the gate's element rule.
+
+    A team judges together: native and the oracle may be collectives, which all ranks must take part in.
+    """
 
     def __init__(
-        self, wiring: Wiring, candidate: Candidate, implementation: Impl, tolerance: Tolerance, granted_ulp: int
+        self,
+        wiring: Wiring,
+        candidate: Candidate,
+        implementation: Impl,
+        tolerance: Tolerance,
+        granted_ulp: int,
+        team: Team = ALONE,
     ) -> None:
         self.wiring = wiring
         self.candidate = candidate
         self.implementation = implementation
+        self.team = team
         self.granted_ulp = granted_ulp
         """What Triton's interpreter needs: it truncates to 16-bit types where the hardware rounds."""
         self.comparison = Comparison(atol=tolerance.atol, rtol=tolerance.rtol)
@@ -141,21 +152,22 @@ class Shadow:
         got = as_tuple(self.implementation(**given))
         self.calls += 1
         if not self.reason:
-            self.reason = self._judge(got, as_tuple(expected), args) or self._mutated(given, before)
+            upcast = {
+                name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+                for name, value in args.items()
+            }
+            oracle = as_tuple(self.wiring.native(**upcast))
+            reason = self._judge(got, as_tuple(expected), oracle) or self._mutated(given, before)
+            self.reason = self.team.told(reason, f"call {self.calls} of {self.candidate.id}")
         return expected
 
-    def _judge(self, got: tuple[Tensor, ...], expected: tuple[Tensor, ...], args: Args) -> str:
+    def _judge(self, got: tuple[Tensor, ...], expected: tuple[Tensor, ...], oracle: tuple[Tensor, ...]) -> str:
         for index, (one, native) in enumerate(zip(got, expected, strict=True)):
             if one.shape != native.shape or one.dtype != native.dtype:
                 return (
                     f"call {self.calls}: output {index} is {tuple(one.shape)} {one.dtype}, the model's is "
                     f"{tuple(native.shape)} {native.dtype}"
                 )
-        upcast = {
-            name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
-            for name, value in args.items()
-        }
-        oracle = as_tuple(self.wiring.native(**upcast))
         here = Comparison(atol=self.comparison.atol, rtol=self.comparison.rtol)
         for one, native, true in zip(got, expected, oracle, strict=True):
             here.add(one, native, true.double(), against_native=True, extra_ulp=self.granted_ulp)
@@ -172,7 +184,7 @@ class Shadow:
         return ""
 
     def record(self) -> GateRecord:
-        """What was seen, for the store."""
+        """What was seen here, for the store."""
         seen = self.comparison
         return GateRecord(
             passed=not self.reason,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Literal
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from harness import catalog
+from harness.device_lock import device_count, lacking
 from harness.e2e.eta import Ahead, took_s
 from harness.e2e.order import Entry
 from harness.e2e.outcome import outcomes
@@ -66,6 +68,10 @@ class Ran:
     """Could not be finished, or could not be decided."""
     left: list[str]
     """Not begun or not finished for lack of time."""
+    lacking: list[str] = field(default_factory=list)
+    """Not run for lack of devices."""
+    runnable: bool = True
+    """Whether this machine has the devices for any of it."""
 
 
 def checked(root: Path, ops: tuple[str, ...], checkpoint: str | None, lpips: str | None) -> None:
@@ -93,9 +99,9 @@ def run(request: Request, root: Path, out: Console, err: Console) -> Ran:
     measured; Ctrl-C keeps what is stored.
     """
     until_s = monotonic() + 60 * request.minutes if request.minutes is not None else math.inf
-    plans = planned(request, root)
+    plans, needs = _with_devices(planned(request, root), request.device_type)
     require_writable(root)
-    ran = Ran([], [])
+    ran = Ran([], [], needs, runnable=bool(plans) or not needs)
     try:
         for number, (cell, manifest, candidates) in enumerate(plans, start=1):
             with (
@@ -142,6 +148,16 @@ def run(request: Request, root: Path, out: Console, err: Console) -> Ran:
             out.print(table)
     ran.failures.extend(problems)
     return ran
+
+
+def _with_devices(plans: list[Plan], device_type: str) -> tuple[list[Plan], list[str]]:
+    """The plans that there are devices for, and what the others need, a sentence for each op and number of ranks."""
+    here = device_count(device_type)
+    needs = Counter((cell.op, cell.workload.ranks) for cell, _, _ in plans if cell.workload.ranks > here)
+    sentences = [
+        lacking(f"{op}: cells", device_type, ranks, here, count) for (op, ranks), count in sorted(needs.items())
+    ]
+    return [plan for plan in plans if plan[0].workload.ranks <= here], sentences
 
 
 def _again(cell: Cell, request: Request) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from harness.measure.arms import own_code
 from harness.measure.link import synchronize
+from harness.measure.ranks import ALONE, Team
 from harness.op import Impl, Op
 from harness.wiring import Wiring
 
@@ -36,8 +37,8 @@ def opaque_native(op: Op, wiring: Wiring) -> Impl:
     return _opaque[key]
 
 
-def slowed(run: Callable[[], object], percent: float, device_type: str) -> Callable[[], object]:
-    """`run` followed by a spin that takes `percent` of its time; measured here once."""
+def slowed(run: Callable[[], object], percent: float, device_type: str, team: Team = ALONE) -> Callable[[], object]:
+    """`run` followed by a spin that takes `percent` of its time, on all ranks as long; measured here once."""
 
     def seconds(call: Callable[[], object]) -> float:
         synchronize(device_type)
@@ -46,7 +47,7 @@ def slowed(run: Callable[[], object], percent: float, device_type: str) -> Calla
         synchronize(device_type)
         return perf_counter() - start
 
-    wanted = statistics.median(seconds(run) for _ in range(5)) * percent / 100
+    wanted = team.most(statistics.median(seconds(run) for _ in range(5)), "time of the baseline") * percent / 100
     if device_type == "cuda":
         cycles, sleep = 20_000_000, cast("Callable[[int], None]", torch.cuda._sleep)
         rate = cycles / statistics.median(seconds(partial(sleep, cycles)) for _ in range(5))

@@ -56,7 +56,7 @@ def compile_arms(bench: Workbench, states: list[State], model: nn.Module) -> Non
             state.graphs = state.arm.log.graphs
             state.run = _replayed(run) if bench.replayed else run
             if state.role is ModelRole.POSITIVE:
-                state.run = slowed(state.run, bench.job.settings.slowdown_pct, device_type)
+                state.run = slowed(state.run, bench.job.settings.slowdown_pct, device_type, bench.team)
 
 
 def _apply(wiring: Wiring, implementation: Impl, model: nn.Module) -> AbstractContextManager[None]:
@@ -72,6 +72,7 @@ def _replayed(run: Callable[[], object]) -> Callable[[], object]:
             run()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # other threads of the process (NCCL's watchdog) may ask CUDA what a capture forbids this one
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         run()
     return graph.replay

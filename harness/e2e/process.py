@@ -1,5 +1,8 @@
 """One fresh process of a cell: build the model once, prove and compile every arm, time them interleaved.
 
+A model split over ranks is one such process on each; what one of them sees for itself is gathered before anything is
+made of it, as in `harness.measure.comparison`, and their records are one (`Team`; one process alone is a team of one).
+
 Started by `harness.e2e.runner`; nothing is decided here.
 """
 
@@ -27,10 +30,11 @@ from harness.e2e.models import family as family_of
 from harness.e2e.proofs import judge_outputs, native_calls, prove_engaged, shadow_candidates
 from harness.e2e.protocol import CellJob
 from harness.e2e.state import State, states_of
-from harness.e2e.timing import Blocks, Sampler
+from harness.e2e.timing import NO_TIMES, Blocks, Sampler
 from harness.e2e.workbench import BUILD_LIMIT_S, STEP_LIMIT_S, RefusedError, Workbench
 from harness.measure.inputs import SeededDraw
-from harness.measure.link import Link, synchronize
+from harness.measure.link import Link, agree, synchronize
+from harness.measure.ranks import together
 from harness.op import Candidate, Device, Op
 from harness.schema.measurement import EnvironmentRecord, TelemetryRecord
 from harness.schema.process import ProcessRecord
@@ -63,14 +67,14 @@ class CellProcess:
     def measure(self) -> ProcessRecord:
         """The process, start to end. Raises RefusedError when no arm could be compared with native."""
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
-        job, first = self.job, self.job.process == 0
+        job, first, team = self.job, self.job.process == 0, self.link.team
         raise_graph_limits()
         with self._phase("build"):
             self.link.begin("", "building the model", BUILD_LIMIT_S)
             family = family_of(job.family)
             model = self._model(family)
             draw = SeededDraw(job.settings.seed, torch.bfloat16, torch.device(self.device.type))
-            inputs = family.inputs(model, job.component.inputs, draw)
+            inputs = family.share(family.inputs(model, job.component.inputs, draw), team.rank, team.ranks)
         bench = Workbench(job, self.op, self.wiring, self.candidates, self.device, family, inputs, self.link)
         with self._phase("calls"):
             native, calls = native_calls(bench, model)
@@ -97,12 +101,13 @@ class CellProcess:
             if state.graphs_added:
                 reason = f"{state.graphs_added} graphs were compiled while it was timed"
                 state.fail(ArmStatus.BASELINE_UNCERTIFIED, reason)
+            agree(team, state)
         status, reason = RunStatus.MEASURED, ""
         if blocks.void_reason:
             status, reason = RunStatus.THROTTLED, blocks.void_reason
         elif not baseline.alive:
             status, reason = RunStatus.BASELINE_UNCERTIFIED, baseline.reason
-        times = {state.id: tuple(pairs) for state, pairs in zip(timed, blocks.times_ms, strict=True)}
+        times = {state.id: blocks.of(arm, repeats, team) for arm, state in enumerate(timed)}
         return ProcessRecord(
             op=job.op,
             context=job.context,
@@ -132,23 +137,32 @@ class CellProcess:
             runs_per_sample=repeats,
             orders=tuple(blocks.orders),
             timed_arms=tuple(state.id for state in timed),
-            arms=tuple(state.record(self.sources.get(state.id, ""), times.get(state.id, ())) for state in states),
+            arms=tuple(
+                state.record(self.sources.get(state.id, ""), team, times.get(state.id, NO_TIMES)) for state in states
+            ),
             start_s=ready_s - self.started_s,
             pair_s=sum(blocks.block_s) / max(1, len(blocks.block_s)) / 2,
             telemetry=telemetry,
             phases_s=self.phases_s,
             started_at=started_at,
+            ranks=together(team, self.environment),
         )
 
     def _model(self, family: Family) -> nn.Module:
-        job, device = self.job, torch.device(self.device.type)
+        job, device, seat = self.job, torch.device(self.device.type), self.link.team.seat
         if job.checkpoint:
-            return load(family, job.checkpoint, device)
-        return build(family, job.config, torch.bfloat16, device, job.settings.seed)
+            model = load(family, job.checkpoint, device)
+        else:
+            model = build(family, job.config, torch.bfloat16, device, job.settings.seed)
+        if seat.ranks > 1:
+            if self.wiring.shard is None:
+                raise RefusedError(f"the wiring of {job.op} in {job.family} does not say how ranks share the model")
+            self.wiring.shard(model, seat.group)
+        return model
 
     def _time(self, timed: list[State]) -> tuple[Blocks, int, float, TelemetryRecord]:
         runs = [state.run for state in timed if state.run is not None]
-        sampler = Sampler(runs, partial(synchronize, self.device.type), baseline=0)
+        sampler = Sampler(runs, partial(synchronize, self.device.type), baseline=0, team=self.link.team)
         self.link.begin("", "timing", max(STEP_LIMIT_S, self.job.settings.budget_s))
         repeats = sampler.runs_per_sample()
         ready = monotonic()

@@ -38,8 +38,8 @@ def native_calls(bench: Workbench, model: nn.Module) -> tuple[Tensor, Calls]:
         (output, "the wiring's native formula does not reproduce the model's own output to the bit"),
         (after, "the model, unwired again, does not give its own output to the bit"),
     ):
-        if not torch.equal(found, native):
-            apart = quality.difference(found, native)
+        apart = "" if torch.equal(found, native) else quality.difference(found, native)
+        if apart := bench.team.told(apart, what):
             raise RefusedError(_does_not_repeat(bench, model, after) or f"{what}: {apart}")
     if calls.count != expected:
         raise RefusedError(f"the wiring sees {calls.count} calls where the model makes {expected}")
@@ -49,10 +49,12 @@ def native_calls(bench: Workbench, model: nn.Module) -> tuple[Tensor, Calls]:
 def _does_not_repeat(bench: Workbench, model: nn.Module, before: Tensor) -> str:
     """A sentence where runs of the unwired model differ among themselves: then no wiring is to blame."""
     for _ in range(_REPEATS):
-        if not torch.equal(again := bench.family.run(model, bench.inputs), before):
+        again = bench.family.run(model, bench.inputs)
+        apart = "" if torch.equal(again, before) else quality.difference(again, before)
+        if apart := bench.team.told(apart, "another run"):
             return (
                 "the model does not repeat its own output to the bit, run after run without a wiring: "
-                f"{quality.difference(again, before)}; an operation of it is not deterministic on this device"
+                f"{apart}; an operation of it is not deterministic on this device"
             )
     return ""
 
@@ -64,7 +66,9 @@ def shadow_candidates(bench: Workbench, states: list[State], model: nn.Module) -
             continue
         with bench.touching(state, "checking every call"):
             interpreted = bench.device.type == "cpu" and state.kind is Kind.TRITON
-            shadow = Shadow(bench.wiring, state.candidate, state.implementation, bench.job.tolerance, int(interpreted))
+            shadow = Shadow(
+                bench.wiring, state.candidate, state.implementation, bench.job.tolerance, int(interpreted), bench.team
+            )
             state.shadow = shadow
             with bench.wiring.apply(model, shadow):
                 bench.family.run(model, bench.inputs)

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter
 
-from harness.protocol import Begin, BlockQuery, Blocks, Message, Reply, TelemetryQuery
+from harness.protocol import Begin, BlockQuery, Blocks, Ended, Greeting, Lost, Message, Reply, TelemetryQuery
 from harness.schema.manifest import Tolerance
-from harness.schema.measurement import EnvironmentRecord, Setting
+from harness.schema.measurement import Setting
 from harness.schema.process import ProcessRecord
 from harness.schema.vocabulary import ArmStatus
 from harness.schema.workload import Component, Config
@@ -46,6 +46,8 @@ class CellJob(Message):
     config: Config
     """Of the model, the component's own over the workload's."""
     component: Component
+    ranks: int = 1
+    """Processes that the model is split over."""
     device_type: Literal["cuda", "cpu"]
     tolerance: Tolerance
     candidates: tuple[str, ...]
@@ -66,11 +68,10 @@ class CellJob(Message):
     """What must not be imported, with why."""
 
 
-class CellHello(Message):
+class CellHello(Greeting):
     """First message: where the process runs."""
 
     kind: Literal["cell_hello"] = "cell_hello"
-    environment: EnvironmentRecord
     e2e_sha256: str
     wiring_sha256: str
 
@@ -89,7 +90,7 @@ class CellRefused(Message):
     reason: str
 
 
-FromCell = CellHello | Begin | BlockQuery | TelemetryQuery | Blocks | CellDone | CellRefused
+FromCell = CellHello | Begin | Ended | BlockQuery | TelemetryQuery | Blocks | CellDone | CellRefused | Lost
 ToCell = CellJob | Reply
 
 from_cell: TypeAdapter[FromCell] = TypeAdapter(Annotated[FromCell, Field(discriminator="kind")])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -134,6 +134,15 @@ def judged(
         ssim=ssim,
         lpips=lpips,
     )
+
+
+def worst_of(records: Sequence[QualityRecord | None]) -> QualityRecord | None:
+    """One record for all ranks: the one whose error is the largest of native's; exact where all are."""
+    known = [record for record in records if record is not None]
+    if not known:
+        return None
+    exact = all(record.bit_exact for record in known)
+    return max(known, key=lambda record: record.ratio).model_copy(update={"bit_exact": exact})
 
 
 def _images(output: Tensor) -> Tensor:

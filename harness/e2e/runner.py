@@ -27,6 +27,7 @@ from harness.isolate import Progress
 from harness.measure.telemetry import Probe, probe_for
 from harness.processes import worker_environment
 from harness.protocol import Begin, BlockQuery, Blocks, TelemetryQuery
+from harness.rank_group import death_of, worker_line
 from harness.schema.manifest import Tolerance
 from harness.schema.process import ModelArmRecord, ModelRole, ProcessRecord
 from harness.schema.vocabulary import ArmStatus, RunStatus
@@ -121,8 +122,9 @@ class CellRunner:
         Goes on with an unfinished sequence of the same cell, sources, versions, candidates and settings; a finished
         one is kept, unless `fresh`. Raises UnfitError when nothing can be measured here.
         """
-        if (uuid := expected_uuid(self.device_type)) is not None:
-            self._lock.hold(uuid)
+        for rank in range(cell.workload.ranks):
+            if (uuid := expected_uuid(self.device_type, rank)) is not None:
+                self._lock.hold(uuid)
         job = self._job(cell, tolerance, candidates)
         quarantined: dict[str, tuple[ArmStatus, str]] = {}
         done: list[ProcessRecord] = []
@@ -209,6 +211,7 @@ class CellRunner:
             context=cell.wiring.context,
             config=config,
             component=component,
+            ranks=workload.ranks,
             device_type=self.device_type,
             tolerance=tolerance,
             candidates=candidates,
@@ -238,14 +241,15 @@ class CellRunner:
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"e2e-{job.op}-{job.workload}-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}.log"
         environment = {**worker_environment(self._cache, self.device_type), **self._environment}
-        line = WorkerLine("harness.e2e.worker", log, environment, from_cell)
+        line = worker_line("harness.e2e.worker", log, environment, from_cell, job.ranks)
         self._line = line
         try:
             line.send(job)
             hello = line.receive(monotonic() + _START_LIMIT_S)
             if not isinstance(hello, CellHello):
                 raise UnfitError(f"the process did not start: {line.log_tail() or 'no output'} (log: {log})")
-            self._lock.hold(hello.environment.device.uuid)
+            for device in (hello.environment.device, *hello.peers):
+                self._lock.hold(device.uuid)
             if look_in_store and (stored := self._stored(job, hello)):
                 return stored
             if late is not None:
@@ -269,7 +273,7 @@ class CellRunner:
             in_order = sorted(records, key=lambda record: record.process)
             # a gap would join processes that the rule never saw in this order
             if [record.process for record in in_order] == list(range(len(in_order))):
-                own = in_order[0].environment.device.uuid == hello.environment.device.uuid
+                own = _devices(in_order[0]) == tuple(one.uuid for one in (hello.environment.device, *hello.peers))
                 (here if own else elsewhere).append(in_order)
         if self.any_card:
             here += [records for records in elsewhere if self._finished(records)]
@@ -295,7 +299,7 @@ class CellRunner:
             elif isinstance(message, CellRefused):
                 return message.reason
             else:
-                return line.death(arm, phase)
+                return death_of(line, message, arm, phase)
 
     def _end(self) -> None:
         if self._line is not None:
@@ -307,6 +311,11 @@ def _refused(first: ProcessRecord) -> list[ModelArmRecord]:
     return [arm for arm in first.arms if arm.role is ModelRole.CANDIDATE and arm.status is not ArmStatus.OK]
 
 
+def _devices(record: ProcessRecord) -> tuple[str, ...]:
+    """UUIDs by rank."""
+    return record.ranks.devices if record.ranks is not None else (record.environment.device.uuid,)
+
+
 def _same(record: ProcessRecord, job: CellJob, hello: CellHello) -> bool:
     """Whether the record is a process of the sequence that the job would start."""
     candidates = {arm.id for arm in record.arms if arm.role is ModelRole.CANDIDATE}
@@ -314,6 +323,7 @@ def _same(record: ProcessRecord, job: CellJob, hello: CellHello) -> bool:
     return (
         (record.workload, record.context) == (job.workload, job.context)
         and record.component == job.component
+        and len(_devices(record)) == job.ranks
         and candidates == set(job.candidates)
         and record.seed == job.settings.seed
         and record.settings == job.settings.stored()

@@ -20,6 +20,12 @@ from harness.e2e.arms import (
 )
 from harness.e2e.calls import Calls, Shadow
 from harness.e2e.controls import opaque_native
+from harness.e2e.quality import worst_of as worst_quality
+from harness.e2e.timing import NO_TIMES, ArmTimes
+from harness.measure.arms import NO_MULTICAST
+from harness.measure.link import agree
+from harness.measure.rank_gate import worst_of as worst_gate
+from harness.measure.ranks import Team
 from harness.op import Candidate, Impl
 from harness.schema.process import CallsRecord, ModelArmRecord, ModelRole, QualityRecord
 from harness.schema.vocabulary import ArmStatus, Contract, Kind
@@ -66,8 +72,9 @@ class State:
         if self.alive:
             self.status, self.reason = status, reason
 
-    def record(self, source_sha256: str, times_ms: tuple[tuple[float, float], ...]) -> ModelArmRecord:
-        """As stored."""
+    def record(self, source_sha256: str, team: Team, times: ArmTimes = NO_TIMES) -> ModelArmRecord:
+        """As stored; a team records together."""
+        shadow = self.shadow.record() if self.shadow is not None else None
         return ModelArmRecord(
             id=self.id,
             role=self.role,
@@ -82,9 +89,10 @@ class State:
             compile_s=self.compile_s,
             peak_bytes=self.peak_bytes,
             calls=self.calls,
-            shadow=self.shadow.record() if self.shadow is not None else None,
-            quality=self.quality,
-            times_ms=times_ms,
+            shadow=worst_gate(team.gather(shadow, f"calls of {self.id}")),
+            quality=worst_quality(team.gather(self.quality, f"quality of {self.id}")),
+            times_ms=times.ms,
+            rank_times=times.of_ranks,
         )
 
 
@@ -108,7 +116,10 @@ def states_of(bench: Workbench, calls: Calls) -> list[State]:
         State(arm_id, role, Kind.COMPILE, Contract.TOLERANCE, implementation=implementation)
         for arm_id, role, implementation in (*own, *wired)
     ]
-    return [*states, *_candidates(bench, calls)]
+    states += _candidates(bench, calls)
+    for state in states:
+        agree(bench.team, state)
+    return states
 
 
 def _candidates(bench: Workbench, calls: Calls) -> Iterator[State]:
@@ -120,6 +131,8 @@ def _candidates(bench: Workbench, calls: Calls) -> Iterator[State]:
             state.fail(*bench.job.quarantined[candidate.id])
         elif missing := candidate.provider.missing():
             state.fail(ArmStatus.NOT_INSTALLED, missing)
+        elif candidate.multicast:
+            state.fail(ArmStatus.INELIGIBLE, NO_MULTICAST)
         elif bench.device.type == "cpu" and candidate.kind is Kind.CUDA:
             state.fail(ArmStatus.INELIGIBLE, "needs an NVIDIA GPU")
         elif len(declined) == len(calls.kinds):

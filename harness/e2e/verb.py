@@ -75,9 +75,13 @@ def e2e(
     except KeyboardInterrupt:
         err.print("interrupted: the processes that finished are in results/; the same command goes on from there")
         raise typer.Exit(ExitCode.INTERRUPTED) from None
+    for needs in ran.lacking:
+        err.print(f"[yellow]problem[/] {escape(needs)}", highlight=False, soft_wrap=True)
     for left in ran.left:
         err.print(f"[yellow]left[/] {escape(left)}", highlight=False, soft_wrap=True)
     for failure in ran.failures:
         err.print(f"[red]failed[/] {escape(failure)}", highlight=False, soft_wrap=True)
     if ran.failures or ran.left:
         raise typer.Exit(ExitCode.SOME_FAILED)
+    if not ran.runnable:
+        raise typer.Exit(ExitCode.UNFIT)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from harness.e2e.models import Family
 from harness.e2e.protocol import CellJob
-from harness.measure.link import Link, check_device, first_line
+from harness.measure.link import Link, blamed, check_device
+from harness.measure.ranks import Team
 from harness.op import Candidate, Device, Op
-from harness.schema.vocabulary import ArmStatus
 from harness.schema.workload import Execution
 from harness.wiring import Wiring
 
@@ -44,6 +41,11 @@ class Workbench:
     link: Link
 
     @property
+    def team(self) -> Team:
+        """The ranks that the model is split over, or this process alone."""
+        return self.link.team
+
+    @property
     def replayed(self) -> bool:
         """Whether the component is captured once and replayed."""
         return self.job.component.execution is Execution.CUDA_GRAPH and self.device.type == "cuda"
@@ -54,15 +56,8 @@ class Workbench:
 
     @contextmanager
     def touching(self, state: State, phase: str) -> Iterator[None]:
-        """Announce the arm; its exception becomes its status."""
+        """Announce the arm and do as `blamed`: its exception becomes its status, on all ranks."""
         self.link.begin(state.id, phase, BUILD_LIMIT_S)
-        try:
+        with blamed(self.link, state, phase, self.device.type):
             yield
             check_device(self.device.type)
-        except torch.OutOfMemoryError as error:
-            state.fail(ArmStatus.OUT_OF_MEMORY, f"in {phase}: {first_line(error)}")
-            torch.cuda.empty_cache()
-        except Exception as error:
-            traceback.print_exc()  # to the process's log
-            check_device(self.device.type)  # a lost device is the process's end, not this arm's alone
-            state.fail(ArmStatus.CRASHED, f"in {phase}: {type(error).__name__}: {first_line(error)}")

@@ -1,11 +1,12 @@
 """The process of a cell as a program: one `CellJob` in, one `ProcessRecord` out.
 
-Started by `harness.e2e.runner` as `python -m harness.e2e.worker IN OUT` with two pipe descriptors; not for people.
+Started by `harness.e2e.runner` as `python -m harness.e2e.worker IN OUT` with two pipe descriptors, of several ranks as
+`... IN OUT RANKS` with torchrun's variables set; not for people.
 """
 
 from __future__ import annotations
 
-import sys
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -20,9 +21,11 @@ from harness.imported import wiring_sha256
 from harness.measure import environment
 from harness.measure.clock import clock_for
 from harness.measure.controls import read_controls
+from harness.measure.multicast import forbid_multicast
 from harness.paths import package_root
 from harness.pipe_link import PipeLink
-from harness.processes import compile_cache_state, die_with_parent, end_forks_at_once
+from harness.processes import compile_cache_state
+from harness.rank_link import RankLink, work
 from harness.sources import MEASURING_E2E, harness_sha256
 
 
@@ -31,19 +34,23 @@ def serve(link: PipeLink, started_s: float) -> None:
     cold = compile_cache_state() == "fresh"
     job = link.receive(CellJob).model_copy(update={"cold_compile": cold})
     root = Path(job.root)
+    if isinstance(link, RankLink):
+        link.team.open_group(job.device_type)
+        forbid_multicast()
     entry = catalog.load(job.op, root, job.extra, broken=job.broken)
     if job.device_type == "cuda":
         torch.cuda.init()
     record = environment.environment_record(job.device_type, root, job.op, job.tolerance.model_dump())
     e2e_sha256 = harness_sha256(package_root(), MEASURING_E2E)
     wirings = wiring_sha256(root, job.op)
-    link.send(CellHello(environment=record, e2e_sha256=e2e_sha256, wiring_sha256=wirings))
+    peers = tuple(link.team.gather(record.device, "devices")[1:])
+    link.send(CellHello(environment=record, peers=peers, e2e_sha256=e2e_sha256, wiring_sha256=wirings))
     link.task = f"{job.workload}/{job.component.id}"
     device = environment.device(job.device_type)
     link.begin("", "controls", 120.0)
     controls = read_controls(clock_for(device, capturable=True), device)
-    if not controls.passed:
-        link.send(CellRefused(reason=controls.reason))
+    if reason := link.team.told(controls.reason, "controls that failed"):
+        link.send(CellRefused(reason=reason))
         return
     process = CellProcess(
         job=job,
@@ -67,10 +74,7 @@ def serve(link: PipeLink, started_s: float) -> None:
 
 def main() -> None:
     """Entry point."""
-    started_s = monotonic()
-    die_with_parent()
-    end_forks_at_once()
-    serve(PipeLink(int(sys.argv[1]), int(sys.argv[2]), to_cell), started_s)
+    work(to_cell, partial(serve, started_s=monotonic()))
 
 
 if __name__ == "__main__":

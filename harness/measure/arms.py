@@ -28,6 +28,7 @@ BASELINE_ID = "torch.compile"
 CONTROL_ID = "torch.compile_control"
 TWIN_ID = "torch.compile_twin"
 NATIVE_ID = "torch.native"
+NO_MULTICAST = "needs NVLink multicast, which stays off here"
 
 _serial = itertools.count()
 _registered: dict[tuple[str, str], tuple[Impl, Impl]] = {}
@@ -234,7 +235,7 @@ def _of_any(refusals: list[tuple[ArmStatus, str] | None]) -> tuple[ArmStatus, st
 def _refusal(candidate: Candidate, case: Case, device: Device) -> tuple[ArmStatus, str] | None:
     """Why a candidate gets no arm, asked of its provider and its guard."""
     if candidate.multicast:
-        return ArmStatus.INELIGIBLE, "needs NVLink multicast, which stays off here"
+        return ArmStatus.INELIGIBLE, NO_MULTICAST
     if device.type == "cpu" and candidate.kind is Kind.CUDA:
         return ArmStatus.INELIGIBLE, "needs an NVIDIA GPU"
     if missing := candidate.provider.missing():

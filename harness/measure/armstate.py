@@ -10,8 +10,8 @@ from harness.measure.engagement import Profile
 from harness.measure.gate import ArmGate
 from harness.measure.rank_gate import worst_of
 from harness.measure.ranks import ALONE, Team
-from harness.measure.train import Train
-from harness.schema.measurement import ArmRecord, GateRecord, RankTimes
+from harness.measure.train import Train, rank_times
+from harness.schema.measurement import ArmRecord, GateRecord
 from harness.schema.vocabulary import ArmStatus, Kind
 
 
@@ -35,6 +35,11 @@ class ArmState:
     samples_us: list[tuple[float, float]] = field(default_factory=list)
     trains: list[tuple[Train, Train]] = field(default_factory=list)
     """The samples as the ranks saw them; empty for one rank."""
+
+    @property
+    def id(self) -> str:
+        """The arm's."""
+        return self.arm.id
 
     @property
     def alive(self) -> bool:
@@ -75,19 +80,5 @@ class ArmState:
             do_bench_us=self.do_bench_us,
             launches=self.timed.launches if self.timed else 0,
             samples_us=tuple(self.samples_us),
-            rank_times=self._rank_times(),
-        )
-
-    def _rank_times(self) -> RankTimes | None:
-        if not self.trains or self.timed is None:
-            return None
-        per_call = 1e3 * self.timed.launches
-        pairs = self.trains
-        return RankTimes(
-            durations_us=tuple(
-                (tuple(ns / per_call for ns in out.durations_ns), tuple(ns / per_call for ns in back.durations_ns))
-                for out, back in pairs
-            ),
-            skews_us=tuple((out.skew_ns / 1e3, back.skew_ns / 1e3) for out, back in pairs),
-            uncertainty_us=max(max(out.uncertainty_ns, back.uncertainty_ns) for out, back in pairs) / 1e3,
+            rank_times=rank_times(self.trains, self.timed.launches) if self.timed else None,
         )

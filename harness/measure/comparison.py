@@ -7,7 +7,7 @@ that a crash or a hang can be laid at the right door.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -25,6 +25,7 @@ from harness.measure.gate import ArmGate, Gate, Reference, tensors_of
 from harness.measure.inputs import fingerprint
 from harness.measure.link import Link, Phase, agree, synchronize, touching
 from harness.measure.rank_gate import unequal_ranks
+from harness.measure.ranks import together
 from harness.measure.sampler import Samples
 from harness.measure.timing import TimedPart
 from harness.op import Args, Candidate, Context, Device, Impl, Op
@@ -85,9 +86,7 @@ class Comparison:
     @cached_property
     def ranks(self) -> RanksRecord | None:
         """Who measures together; None for one process."""
-        if self.team.ranks == 1:
-            return None
-        return RanksRecord(devices=tuple(self.team.gather(self.environment.device.uuid, "devices")))
+        return together(self.team, self.environment)
 
     def run(self, task: Task) -> Measurement:
         """Measure one task. Raises DeviceLostError when an arm took the CUDA context with it."""
@@ -225,11 +224,28 @@ class _Run:
         own = inspect.signature(self.c.op.native).parameters
         for state in self.states:
             candidate = state.arm.candidate
-            if candidate is None or candidate.prepare is not None:
+            if candidate is None:
+                continue
+            if candidate.prepare is not None:
+                with touching(self.c.link, state, Phase.BUILD, self.c.device.type):
+                    if reason := self._unprepared(candidate, candidate.prepare, args):
+                        state.fail(ArmStatus.INELIGIBLE, reason)
                 continue
             given = [name for name in args if name in own or candidate.context is not None]
             if unknown := unknown_to(candidate.run, given):
                 state.fail(ArmStatus.INELIGIBLE, f"takes no {', '.join(unknown)}, which the case gives")
+
+    def _unprepared(self, candidate: Candidate, prepare: Callable[[Args], Args], args: Args) -> str:
+        """Why a candidate between a context's neighbours cannot have what it prepares ahead of the call, or ""."""
+        if self.context is None or candidate.context is not None:
+            return ""
+        needed = inspect.signature(self.c.op.native).parameters.values()
+        if absent := [one.name for one in needed if one.name not in args and one.default is one.empty]:
+            return f"prepares the op's arguments ahead, and {', '.join(absent)} arises inside this context"
+        taken = inspect.signature(self.context.compose(self.c.op.native)).parameters
+        if added := [name for name in prepare(args) if name not in taken]:
+            return f"prepares {', '.join(added)} ahead, which this context does not hand on"
+        return ""
 
     def _fingerprints(self, args: Args) -> dict[str, str]:
         """Of every rank's tensors: rank 0's under their names, rank 1's as `name@1`."""

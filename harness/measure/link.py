@@ -13,7 +13,7 @@ import torch
 from harness.measure.armstate import ArmState
 from harness.measure.global_state import watched
 from harness.measure.multicast import MulticastRefusedError
-from harness.measure.ranks import Team, first_told
+from harness.measure.ranks import PeersLostError, Team, first_told
 from harness.schema.measurement import TelemetryRecord
 from harness.schema.vocabulary import ArmStatus
 
@@ -94,45 +94,71 @@ def recovered(device_type: str) -> str:
     return ""
 
 
+class Standing(Protocol):
+    """An arm of either stage, and whether it is still in the comparison."""
+
+    status: ArmStatus
+    reason: str
+
+    @property
+    def id(self) -> str:
+        """The arm's."""
+        ...
+
+    def fail(self, status: ArmStatus, reason: str) -> None:
+        """Take it out; the first reason sticks."""
+
+
 @contextmanager
 def touching(link: Link, state: ArmState, phase: Phase, device_type: str) -> Iterator[None]:
-    """Announce the arm; turn its exceptions into its status, or into DeviceLostError when the context is gone.
+    """Announce the arm and do as `blamed`.
 
-    What a candidate changes of the process's settings is put back, and takes the candidate out. What takes it out on
-    one rank takes it out on all. Where only some ranks raised, the others may have heard half of a collective, and
-    what they hear next would be the other half: DeviceLostError.
+    What a candidate changes of the process's settings is put back, and takes the candidate out.
     """
     link.begin(state.arm.id, phase.label, phase.limit_s)
-    raised = ""
-    try:
+    with blamed(link, state, phase.label, device_type):
         with watched() as settings:
             yield
             check_device(device_type)
         if settings.changed and state.arm.candidate is not None:
             state.fail(ArmStatus.GATE_FAILED, f"in {phase.label}: {settings.changed}")
+
+
+@contextmanager
+def blamed(link: Link, state: Standing, phase: str, device_type: str) -> Iterator[None]:
+    """Turn exceptions of a step into its arm's status, or into DeviceLostError when the context is gone.
+
+    What takes the arm out on one rank takes it out on all. Where only some ranks raised, the others may have heard half
+    of a collective, and what they hear next would be the other half: DeviceLostError.
+    """
+    raised = ""
+    try:
+        yield
     except torch.OutOfMemoryError as error:
-        raised = f"in {phase.label}: {first_line(error)}"
+        raised = f"in {phase}: {first_line(error)}"
         state.fail(ArmStatus.OUT_OF_MEMORY, raised)
         torch.cuda.empty_cache()
     except MulticastRefusedError as error:
-        raised = f"in {phase.label}: {error}"
+        raised = f"in {phase}: {error}"
         state.fail(ArmStatus.GATE_FAILED, raised)
+    except PeersLostError:
+        raise  # no arm's fault
     except Exception as error:
         traceback.print_exc()  # to the worker's log
         if sticky := recovered(device_type):
-            raise DeviceLostError(state.arm.id, f"in {phase.label}: {sticky}") from error
-        raised = f"in {phase.label}: {type(error).__name__}: {first_line(error)}"
+            raise DeviceLostError(state.id, f"in {phase}: {sticky}") from error
+        raised = f"in {phase}: {type(error).__name__}: {first_line(error)}"
         state.fail(ArmStatus.CRASHED, raised)
     link.ended(raised)
-    alike = link.team.gather(raised, f"{phase.label} of {state.arm.id}: raised")
+    alike = link.team.gather(raised, f"{phase} of {state.id}: raised")
     if any(alike) and not all(alike):
-        raise DeviceLostError(state.arm.id, first_told(alike))
+        raise DeviceLostError(state.id, first_told(alike))
     agree(link.team, state)
 
 
-def agree(team: Team, state: ArmState) -> None:
+def agree(team: Team, state: Standing) -> None:
     """Take the arm out on all ranks with the reason of the first that took it out."""
-    seen = team.gather((state.status, state.reason), f"status of {state.arm.id}")
+    seen = team.gather((state.status, state.reason), f"status of {state.id}")
     if out := next((status for status, _ in seen if status is not ArmStatus.OK), None):
         state.status, state.reason = out, first_told([reason for _, reason in seen])
 

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from harness.schema.measurement import EnvironmentRecord, RanksRecord
+
 T = TypeVar("T")
 
 CONTROL_LIMIT_S = 1_800.0
 """Longer than any step may take: the supervisor ends a hang long before, and this ends ranks without a supervisor."""
-GROUP_LIMIT_S = 900.0
+GROUP_LIMIT_S = 1_200.0
 """The same for the op's collectives; above the longest step's limit."""
 
 
@@ -85,6 +87,13 @@ def first_told(reasons: Sequence[str]) -> str:
         return reasons[0]
     rank, reason = next((rank, reason) for rank, reason in enumerate(reasons) if reason)
     return f"rank {rank}: {reason}"
+
+
+def together(team: Team, environment: EnvironmentRecord) -> RanksRecord | None:
+    """Who measures together, as recorded; None for one process."""
+    if team.ranks == 1:
+        return None
+    return RanksRecord(devices=tuple(team.gather(environment.device.uuid, "devices")))
 
 
 class RankTeam(Team):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.schema.measurement import RankTimes
+
 
 @dataclass(frozen=True)
 class Span:
@@ -61,3 +63,18 @@ def train_of(spans: Sequence[Span]) -> Train:
 
 def _doubt(one: Span, other: Span) -> int:
     return 0 if one is other else one.uncertainty_ns + other.uncertainty_ns
+
+
+def rank_times(pairs: Sequence[tuple[Train, Train]], launches: int) -> RankTimes | None:
+    """What the ranks saw of an arm's samples (out and back) of so many launches, as stored; None for one rank."""
+    if not pairs:
+        return None
+    each = 1e3 * launches
+    return RankTimes(
+        durations_us=tuple(
+            (tuple(ns / each for ns in out.durations_ns), tuple(ns / each for ns in back.durations_ns))
+            for out, back in pairs
+        ),
+        skews_us=tuple((out.skew_ns / 1e3, back.skew_ns / 1e3) for out, back in pairs),
+        uncertainty_us=max(max(out.uncertainty_ns, back.uncertainty_ns) for out, back in pairs) / 1e3,
+    )

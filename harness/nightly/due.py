@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from harness.device_lock import device_count
+from harness.device_lock import device_count, lacking
 from harness.e2e.order import FILE as ORDER_FILE
 from harness.e2e.order import load_order
 from harness.errors import UserError
@@ -93,7 +93,7 @@ class Card:
         """Every `workload/component` in which an op is wired and that the night has not finished on the card yet.
 
         They come in the project's order of evidence. The second value says, a sentence each, which ops' wirings cannot
-        be read.
+        be read, and which cells need more devices than there are here.
         """
         from harness import catalog  # imports candidates, and so torch
         from harness.e2e.eta import cell_s
@@ -103,6 +103,7 @@ class Card:
 
         workloads = load_workloads(self.root / "shapes" / "workloads")
         order = load_order(self.root) if (self.root / ORDER_FILE).is_file() else ()
+        devices = device_count(self.device_type)
         works: list[tuple[int, Work]] = []
         problems: list[str] = []
         for op, manifest in self.manifests.items():
@@ -112,6 +113,11 @@ class Card:
             except UserError as error:
                 problems.append(str(error))
                 continue
+            short = Counter(one.workload.ranks for one in found if one.workload.ranks > devices)
+            problems += [
+                lacking(f"{op}: cells", self.device_type, ranks, devices, count) for ranks, count in short.items()
+            ]
+            found = tuple(one for one in found if one.workload.ranks <= devices)
             ended = _ended(night, op)
             cells: dict[str, list[Cell]] = {}
             for one in found:

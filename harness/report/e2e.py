@@ -77,6 +77,7 @@ def _cell(cell: CellVerdict) -> Iterator[str]:
     rows = [
         ("component", f"{cell.workload}/{cell.component}: {cell.what}"),
         ("device", f"{cell.device.name} (card {cell.device.uuid}), driver {cell.versions.get('driver', '?')}"),
+        ("ranks", _ranks(cell)),
         ("model code", f"{cell.library}; attention {cell.attention_backend}"),
         ("weights", cell.checkpoint or "random, the same bytes on every device"),
         ("software", ", ".join(f"{name} {version}" for name, version in cell.versions.items() if name != "driver")),
@@ -96,6 +97,17 @@ def _cell(cell: CellVerdict) -> Iterator[str]:
             yield f"- {code(arm.id)}: {plain(arm.reason)}"
     yield from (f"- {code(arm.id)} against native's output: {seen}" for arm in arms if (seen := _on_real_weights(arm)))
     yield from _requests(cell)
+
+
+def _ranks(cell: CellVerdict) -> str:
+    if (of := cell.ranks) is None:
+        return ""
+    seen = "; ".join(f"{arm} {' / '.join(f'{us / 1e3:.2f}' for us in times)}" for arm, times in of.seen_us.items())
+    return (
+        f"{of.ranks}, one device each: times are from the last rank's entry to the last rank's exit; entries lay "
+        f"{text.us(of.skew_us_median)} µs apart (median; {text.us(of.skew_us_max)} at most); each rank's own ms a run, "
+        f"waiting for others included: {seen}"
+    )
 
 
 def _roofline(cell: CellVerdict) -> str:

@@ -206,10 +206,17 @@ def e2e_sections(row: RowVerdict, links: Links) -> Iterator[str]:
     """End to end, or that nothing ran."""
     cells = gpu_cells(row)
     if not cells:
-        yield f"### End to end\n\nNot run: {plain(', '.join(row.deciding_models))}. A faster kernel alone is no win."
+        missing = plain(f"{', '.join(row.deciding_models)}{_needs(row)}")
+        yield f"### End to end\n\nNot run: {missing}. A faster kernel alone is no win."
         return
     yield f"### End to end\n\n{E2E_READING}"
     yield from post_e2e.sections(cells, links)
+
+
+def _needs(row: RowVerdict) -> str:
+    cases = [one.case for card in row.cards for one in card.comparisons]
+    ranks = max((case.ranks for case in cases if case.model in row.deciding_models), default=1)
+    return f" (needs {ranks} devices of one host; make e2e OP={row.op})" if ranks > 1 else ""
 
 
 def quality_sections(row: RowVerdict) -> Iterator[str]:

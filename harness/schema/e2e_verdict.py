@@ -7,11 +7,12 @@ the look that decided (2.5 % per side over all looks).
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field
 
-from harness.schema.figures import Evidence, Span
-from harness.schema.measurement import DeviceRecord, Record, Setting
+from harness.schema.figures import Evidence, RankFigures, Span
+from harness.schema.measurement import DeviceRecord, Record, Setting, is_none
 from harness.schema.process import CallsRecord, ModelRole, QualityRecord
 from harness.schema.vocabulary import Contract, Doubt, Kind
 
@@ -161,3 +162,5 @@ class CellVerdict(Record):
     share_table: tuple[tuple[float, float], ...]
     """Where a request has unmeasured parts: the component's share of a request in percent, against the request's
     gain in percent."""
+    ranks: Annotated[RankFigures | None, Field(exclude_if=is_none)] = None
+    """For a model split over ranks; `device` is the first one's."""

@@ -114,7 +114,8 @@ class RankTimes(Record):
     """What each rank saw of an arm's samples, which are from the last rank's entry to the last rank's exit."""
 
     durations_us: tuple[tuple[tuple[Time, ...], tuple[Time, ...]], ...]
-    """Per block, on the way out and back: µs per call as each rank saw it, the lateness of others included."""
+    """Per block, on the way out and back: µs per call (end to end: per run) as each rank saw it, the lateness of others
+    included."""
     skews_us: tuple[tuple[Time, Time], ...]
     """Per block, on the way out and back: µs from the first rank's entry into the sample to the last's."""
     uncertainty_us: Finite

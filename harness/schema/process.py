@@ -12,7 +12,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from harness.schema.measurement import EnvironmentRecord, Finite, GateRecord, Record, Setting, TelemetryRecord
+from harness.schema.measurement import (
+    EnvironmentRecord,
+    Finite,
+    GateRecord,
+    RanksRecord,
+    RankTimes,
+    Record,
+    Setting,
+    TelemetryRecord,
+    is_none,
+)
 from harness.schema.vocabulary import ArmStatus, Contract, Kind, RunStatus
 from harness.schema.workload import Component
 
@@ -107,6 +117,8 @@ class ModelArmRecord(Record):
     quality: QualityRecord | None = None
     times_ms: tuple[tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]], ...] = ()
     """Per block: time per run on the way out and on the way back; indexes `ProcessRecord.orders`."""
+    rank_times: Annotated[RankTimes | None, Field(exclude_if=is_none)] = None
+    """For a model split over ranks."""
 
 
 class ProcessRecord(Record):
@@ -164,6 +176,8 @@ class ProcessRecord(Record):
     telemetry: TelemetryRecord
     phases_s: dict[str, Finite]
     started_at: str
+    ranks: Annotated[RanksRecord | None, Field(exclude_if=is_none)] = None
+    """For a model split over ranks, which are processes of their own: this is rank 0's record of all."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "ProcessRecord":

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from harness.schema.case import Case
 from harness.schema.e2e_verdict import CellVerdict
-from harness.schema.figures import Evidence, Span
+from harness.schema.figures import Evidence, RankFigures, Span
 from harness.schema.measurement import DeviceRecord, GateRecord, Record, Setting, TelemetryRecord, is_none
 from harness.schema.vocabulary import ArmStatus, Cache, Contract, Kind, Method, Outcome, Role, RunStatus, Tracker
 
@@ -74,19 +74,6 @@ class ArmVerdict(Record):
         slack_us = max(CLOCKS_AGREE_SHARE * self.time_us.estimate, CLOCKS_AGREE_US)
         gaps_us = CLOCKS_GAP_US * max(1, len(self.kernels))
         return -slack_us <= self.time_us.estimate - self.profiler_us <= slack_us + gaps_us
-
-
-class RankFigures(Record):
-    """What the ranks of one measurement saw; its times are from the last rank's entry to the last rank's exit."""
-
-    ranks: int
-    skew_us_median: float
-    """From the first rank's entry into a sample to the last's."""
-    skew_us_max: float
-    uncertainty_us: float
-    """How far off a rank's clock may have lain on the common scale, at worst."""
-    seen_us: dict[str, tuple[float, ...]]
-    """By arm, per rank: the median of its own durations, µs per call, in which it may have waited for others."""
 
 
 class Comparison(Record):

@@ -94,6 +94,8 @@ class Workload(_Strict):
     """The module of `harness.e2e.models` that builds it."""
     config: Config = Field(default_factory=dict)
     """Arguments of the model's constructor that differ from its class's defaults."""
+    ranks: Annotated[int, Field(strict=True, ge=1, le=64)] = 1
+    """Processes that the model is split over, one device each; the op's wiring says how."""
     source: Annotated[str, Field(min_length=10)]
     """Where the configuration comes from."""
     confidence: Confidence

@@ -23,6 +23,7 @@ from harness.sources import normal_name
 from harness.stats.rule import P_CAP
 from harness.store import StoredProcess
 from harness.verdict.e2e_arms import Timed, aa_problem, judge_arm, one_process, times_of, verdict_of
+from harness.verdict.ranks import rank_figures
 from harness.verdict.select import Present
 
 _SHARES_PCT = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
@@ -147,6 +148,7 @@ def _judge(
         unmeasured_parts=unmeasured,
         own_parts=_own_parts(workloads[key[1]], last),
         share_table=_share_table(leader) if unmeasured or not compositions else (),
+        ranks=rank_figures(*measured),
     )
 
 

@@ -56,7 +56,7 @@ def _row(manifest: Manifest, cells: Sequence[CellVerdict]) -> tuple[Tracker, tup
     missing += [f"{model}/{part}" for model, part in sorted(parts)]
     if missing:
         command = f"make e2e OP={manifest.op}" + (f" MODEL={missing[0]}" if len(missing) == 1 else "")
-        notes.append(f"not run: {', '.join(missing)}; `{command}`")
+        notes.append(f"not run: {', '.join(missing)}{_needs(manifest, missing)}; `{command}`")
     winners = _winners(deciding)
     for cell, composition in winners:
         losses = list(_regressions(cells, cell.leader))
@@ -66,6 +66,12 @@ def _row(manifest: Manifest, cells: Sequence[CellVerdict]) -> tuple[Tracker, tup
     if not missing and deciding and all(_nothing_wins(cell) for cell in deciding):
         return Tracker.NEGATIVE, tuple(notes), None
     return Tracker.IN_PROGRESS, tuple(notes), None
+
+
+def _needs(manifest: Manifest, missing: Sequence[str]) -> str:
+    models = {name.partition("/")[0] for name in missing}
+    ranks = max((case.ranks for case in manifest.cases if case.model in models), default=1)
+    return f"; needs {ranks} devices of one host" if ranks > 1 else ""
 
 
 def _winners(cells: Sequence[CellVerdict]) -> list[tuple[CellVerdict, CompositionVerdict]]:

@@ -87,8 +87,8 @@ def test_bytes_of_the_memory_and_of_the_link() -> None:
 
 def test_what_decides_is_the_thinker_on_two_gpus() -> None:
     manifest = load_manifest(MANIFEST)
-    assert manifest.deciding_models == ("qwen3-omni-thinker",)
-    assert {one.ranks for one in manifest.cases if one.model == "qwen3-omni-thinker"} == {2}
+    assert manifest.deciding_models == ("qwen3-omni-thinker-tp2",)
+    assert {one.ranks for one in manifest.cases if one.model == "qwen3-omni-thinker-tp2"} == {2}
     assert {one.ranks for one in manifest.cases} == {2, 4, 8}
     assert {one.rehearsal["T"] for one in manifest.cases} == {1, 5}
 

@@ -1,6 +1,7 @@
 """The end-to-end page: every cell with its arms, what was possible, and requests; strings from outside are escaped."""
 
 from harness.report import e2e
+from harness.schema.measurement import RanksRecord, RankTimes
 from harness.schema.process import QualityRecord
 from harness.schema.verdict import Verdicts
 from harness.verdict.e2e import judge_cells
@@ -54,6 +55,27 @@ def test_the_known_positive_is_said() -> None:
     (line,) = [line for line in made.splitlines() if line.startswith("| known positive |")]
     assert "the baseline against itself slowed by 2 %: +1.9" in line
     assert line.endswith("WIN |")
+
+
+def test_a_model_split_over_ranks_says_what_each_saw() -> None:
+    pair = ((3000.0, 5000.0), (3000.0, 5000.0))
+    seen = RankTimes(durations_us=(pair,) * 8, skews_us=((10.0, 30.0),) * 8, uncertainty_us=0.0)
+    records = [
+        one.model_copy(
+            update={
+                "arms": tuple(arm.model_copy(update={"rank_times": seen}) for arm in one.arms),
+                "ranks": RanksRecord(devices=("a", "b")),
+            }
+        )
+        for one in sequence({"inhouse.k": 3.0})
+    ]
+    (line,) = [line for line in page(*records).splitlines() if line.startswith("| ranks |")]
+    assert "| 2, one device each: times are from the last rank's entry to the last rank's exit;" in line
+    assert "entries lay 20.00 µs apart (median; 30.00 at most)" in line
+    assert "inhouse.k 3.00 / 5.00" in line
+    alone = sequence({"inhouse.k": 3.0})
+    assert "| ranks |" not in page(*alone)
+    assert "ranks" not in alone[0].model_dump(), "stored as before"
 
 
 def test_what_comes_from_a_package_cannot_mark_up_the_page() -> None:

@@ -9,6 +9,7 @@ from harness.schema.manifest import load_manifest
 from harness.schema.workload import load_workload, load_workloads
 
 SHAPES = Path(__file__).parent.parent.parent / "shapes"
+OPS = ["groupnorm_silu", "rmsnorm", "rmsnorm_vae", "qknorm_rope", "adalayernorm", "allreduce_rmsnorm"]
 
 
 @pytest.mark.parametrize("dropped", ["stands_for: step-480p", "depth_ratio: 10"])
@@ -23,7 +24,7 @@ def test_a_stand_in_names_what_it_stands_for_and_how_much_of_it(tmp_path: Path, 
         load_workload(file)
 
 
-@pytest.mark.parametrize("op", ["groupnorm_silu", "rmsnorm", "rmsnorm_vae", "qknorm_rope", "adalayernorm"])
+@pytest.mark.parametrize("op", OPS)
 def test_deciding_models_are_workloads(op: str) -> None:
     """By another name a cell would never count for its row."""
     known = load_workloads(SHAPES / "workloads")

@@ -202,6 +202,13 @@ def test_a_row_is_lost_only_when_every_deciding_model_was_tested() -> None:
     assert "not run: other; `make e2e OP=groupnorm_silu MODEL=other`" in open_.notes
 
 
+def test_a_model_over_several_ranks_that_was_not_run_says_what_it_needs() -> None:
+    pair = case("b", model="other").model_copy(update={"ranks": 2})
+    of = manifest(case("a", model="toy-dit"), pair).model_copy(update={"deciding_models": ("toy-dit", "other")})
+    notes = e2e_cell(of, Claims(rows={}), cells(*sequence({K: 0.0}), *VAE)).notes
+    assert "not run: other; needs 2 devices of one host; `make e2e OP=groupnorm_silu MODEL=other`" in notes
+
+
 def test_a_sequence_broken_off_on_one_card_yields_to_one_finished_on_another() -> None:
     other = environment(H200.model_copy(update={"uuid": "GPU-other"}))
     half = sequence({K: 0.0}, 1, env=other)

@@ -39,6 +39,10 @@ class Family(ABC):
     def inputs(self, model: nn.Module, sizes: Sizes, draw: Draw) -> Inputs:
         """What one run is fed, at these sizes."""
 
+    def share(self, inputs: Inputs, rank: int, ranks: int) -> Inputs:
+        """What one of the ranks that a model is split over is fed of these inputs: all, unless the family cuts them."""
+        return inputs
+
     def run(self, model: nn.Module, inputs: Inputs) -> Tensor:
         """One run: a denoising step, a decode."""
         output: Tensor = model(**inputs, return_dict=False)[0]
