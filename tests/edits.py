@@ -128,7 +128,7 @@ EDITS: dict[str, tuple[Edit, ...]] = {
         ("harness.stats.traces", "hodges_lehmann(d[:, :value])[drawn", "hodges_lehmann(d[:, -value:])[drawn"),
     ),
     # -- the end-to-end stage and its verdicts
-    "e2e_native_exact": (("harness.e2e.proofs", "if not torch.equal(output, native):", "if False:"),),
+    "e2e_native_exact": (("harness.e2e.proofs", "if torch.equal(found, native) else", "if True else"),),
     "e2e_all_sites": (("harness.e2e.proofs", "if calls.count != expected:", "if False:"),),
     "e2e_engagement": (
         ("harness.e2e.engaged", "if now * calls.graphs_baseline >= before * calls.graphs:", "if False:"),
