@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +272,15 @@ class Interrupting(Notes):
         time.sleep(1)
 
 
+@pytest.fixture
+def _interruptible() -> Iterator[None]:
+    """A suite that a script runs in the background inherits SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_interruptible")
 def test_interrupt_ends_the_worker_and_frees_the_device(fake: Callable[..., Supervisor], tmp_path: Path) -> None:
     supervisor = fake("torch.compile:build:hang")
     supervisor.progress = Interrupting()
