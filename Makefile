@@ -7,6 +7,8 @@ BUDGET_MIN ?= 60
 FROM ?=
 ARGS ?=
 PYTEST_ARGS ?=
+# Rooms of the suite in which nothing is timed; the others' tests would see each other as foreign load.
+SIDE_BY_SIDE := $(addprefix tests/,candidates report schema stats verdict)
 PIP_ARGS ?=
 PY ?= 3.12
 PLATFORM ?= manylinux_2_28_x86_64
@@ -46,7 +48,8 @@ gather: $(READY)  ## add the evidence of another tree (FROM: its results folder)
 	$(RUN) -m harness.nightly.gather '$(FROM)'
 
 test: $(READY)  ## the test suite, no GPU needed
-	$(RUN) -m pytest -q -m "not slow" $(PYTEST_ARGS)
+	$(RUN) -m pytest -q -m "not slow" -n 2 --benchmark-disable $(SIDE_BY_SIDE) $(PYTEST_ARGS)
+	$(RUN) -m pytest -q -m "not slow" $(addprefix --ignore=,$(SIDE_BY_SIDE)) tests $(PYTEST_ARGS)
 
 test-full: $(READY)  ## the suite with its slow matrix
 	$(RUN) -m pytest -q $(PYTEST_ARGS)
