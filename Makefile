@@ -6,7 +6,6 @@ MODEL ?=
 BUDGET_MIN ?= 60
 FROM ?=
 ARGS ?=
-PYTEST_ARGS ?=
 # Rooms of the suite in which nothing is timed; the others' tests would see each other as foreign load.
 SIDE_BY_SIDE := $(addprefix tests/,candidates report schema stats verdict)
 PIP_ARGS ?=
@@ -48,11 +47,13 @@ gather: $(READY)  ## add the evidence of another tree (FROM: its results folder)
 	$(RUN) -m harness.nightly.gather '$(FROM)'
 
 test: $(READY)  ## the test suite, no GPU needed
-	$(RUN) -m pytest -q -m "not slow" -n 2 --benchmark-disable $(SIDE_BY_SIDE) $(PYTEST_ARGS)
-	$(RUN) -m pytest -q -m "not slow" $(addprefix --ignore=,$(SIDE_BY_SIDE)) tests $(PYTEST_ARGS)
+	@status=0; \
+	$(RUN) -m pytest -q -m "not slow" -n 2 --benchmark-disable $(SIDE_BY_SIDE) || status=$$?; \
+	$(RUN) -m pytest -q -m "not slow" $(addprefix --ignore=,$(SIDE_BY_SIDE)) tests || status=$$?; \
+	exit $$status
 
 test-full: $(READY)  ## the suite with its slow matrix
-	$(RUN) -m pytest -q $(PYTEST_ARGS)
+	$(RUN) -m pytest -q
 
 test-defences: $(READY)  ## switch each defence off in turn and see its test go red
 	$(RUN) -m tests.defences

@@ -127,6 +127,8 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "stats_whole_processes": (
         ("harness.stats.traces", "hodges_lehmann(d[:, :value])[drawn", "hodges_lehmann(d[:, -value:])[drawn"),
     ),
+    "accuracy_excuse": (("harness.measure.accuracy", "if farther and farther <=", "if farther or farther <="),),
+    "accuracy_worst": (("harness.measure.accuracy", " & ~rule.within(worst, c, n, o)", " & False"),),
     # -- the end-to-end stage and its verdicts
     "e2e_native_exact": (("harness.e2e.proofs", "if torch.equal(found, native) else", "if True else"),),
     "e2e_all_sites": (("harness.e2e.proofs", "if calls.count != expected:", "if False:"),),

@@ -102,12 +102,7 @@ def _cell(cell: CellVerdict) -> Iterator[str]:
 def _ranks(cell: CellVerdict) -> str:
     if (of := cell.ranks) is None:
         return ""
-    seen = "; ".join(f"{arm} {' / '.join(f'{us / 1e3:.2f}' for us in times)}" for arm, times in of.seen_us.items())
-    return (
-        f"{of.ranks}, one device each: times are from the last rank's entry to the last rank's exit; entries lay "
-        f"{text.us(of.skew_us_median)} µs apart (median; {text.us(of.skew_us_max)} at most); each rank's own ms a run, "
-        f"waiting for others included: {seen}"
-    )
+    return f"{of.ranks}, {text.together(of, 'ms a run', lambda us: f'{us / 1e3:.2f}', str)}"
 
 
 def _roofline(cell: CellVerdict) -> str:

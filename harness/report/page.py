@@ -253,12 +253,8 @@ def _shared(one: Comparison) -> bool:
 def _ranks(one: Comparison) -> str:
     if (of := one.ranks) is None:
         return ""
-    seen = "; ".join(f"{text.code(arm)} {' / '.join(map(text.us, times))}" for arm, times in of.seen_us.items())
-    return (
-        f"{of.ranks} ranks, one device each: times are from the last rank's entry to the last rank's exit; entries lay "
-        f"{text.us(of.skew_us_median)} µs apart (median; {text.us(of.skew_us_max)} at most), on clocks known to "
-        f"±{text.us(of.uncertainty_us)} µs; each rank's own µs a call, waiting for others included: {seen}"
-    )
+    doubt = f", on clocks known to ±{text.us(of.uncertainty_us)} µs"
+    return f"{of.ranks} ranks, {text.together(of, 'µs a call', text.us, text.code, doubt)}"
 
 
 def _roofline(one: Comparison) -> str:

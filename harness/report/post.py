@@ -42,8 +42,9 @@ E2E_READING = (
     "with cold compile caches. WIN: at least 1 % of the time saved; NO_WIN: less."
 )
 GATE_READING = (
-    "An element passes within 1e-2 of native, or where it is no farther from the fp64 oracle than native is at its "
-    "worst, in ULP of the largest operand, plus one; the RMS error against the oracle may be 1.5 × native's."
+    "An element passes within 1e-2 of native, or where it is no farther from the fp64 oracle than native is plus "
+    "one ULP of the largest operand; where native is as often the farther one, than native at its worst plus one "
+    "ULP; the RMS error against the oracle may be 1.5 × native's."
 )
 
 

@@ -2,11 +2,11 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.schema.case import Case, Dtype, Layout
-from harness.schema.figures import Evidence, Span
+from harness.schema.figures import Evidence, RankFigures, Span
 from harness.schema.vocabulary import Cache, Kind, Method, Outcome
 
 NOTHING = "–"
@@ -186,6 +186,18 @@ HERE = Links()
 def evidence_link(evidence: Evidence, links: Links = HERE) -> str:
     """A link to the line, named by the beginning of its checksum: an altered sample changes it."""
     return link(f"`{evidence.sha256[:12]}`", links.results(evidence.file, evidence.line))
+
+
+def together(
+    of: RankFigures, what: str, shown: Callable[[float], str], named: Callable[[str], str], doubt: str = ""
+) -> str:
+    """How ranks were timed together, and what each saw for itself: `what`, an arm as `named`, a time as `shown`."""
+    seen = "; ".join(f"{named(arm)} {' / '.join(map(shown, times))}" for arm, times in of.seen_us.items())
+    return (
+        "one device each: times are from the last rank's entry to the last rank's exit; entries lay "
+        f"{us(of.skew_us_median)} µs apart (median; {us(of.skew_us_max)} at most){doubt}; each rank's own {what}, "
+        f"waiting for others included: {seen}"
+    )
 
 
 def listed(values: Iterable[str]) -> str:

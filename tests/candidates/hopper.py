@@ -42,11 +42,10 @@ def _compile(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 
-def print_facts(launches: dict[str, Callable[[], object]], waits: bool = False, meets: bool = False) -> None:
+def print_facts(launches: dict[str, Callable[[], object]], meets: bool = False) -> None:
     """Each launch's kernels: local memory in bytes per thread, widest global load in bits, as JSON.
 
-    `waits` adds whether nothing is loaded before the wait for the launch before (programmatic dependent launch);
-    `meets` the registers of a thread, and how often it releases to and acquires from the whole system.
+    `meets` adds the registers of a thread, and how often it releases to and acquires from the whole system.
     """
     captured: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
 
@@ -74,8 +73,6 @@ def print_facts(launches: dict[str, Callable[[], object]], waits: bool = False, 
                 "local_bytes": int(found[1]),
                 "load_bits": max(widths, default=32),
             }
-            if waits:
-                facts[f"{function.__name__} {label}"]["waits_first"] = 0 < code.find("ACQBULK") < code.find("LDG.")
             if meets:
                 registers = re.search(r"REG:(\d+)", usage)
                 assert registers

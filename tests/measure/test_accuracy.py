@@ -116,6 +116,38 @@ def test_native_is_near_the_truth_by_luck_at_one_element_only() -> None:
     assert verdict == ""
 
 
+def gated(n: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Oracle of residual + gate and modulation, native (bf16 at each step), and the oracle rounded once."""
+    x, y, gate, scale, shift = (normal(n, seed).bfloat16().double() for seed in range(5))
+    oracle = (x + gate * y) * (1 + scale) + shift
+    return oracle, modulated(x + (gate * y).bfloat16().double(), scale, shift).bfloat16(), oracle.bfloat16()
+
+
+@pytest.mark.defence("accuracy_excuse")
+def test_no_element_is_excused_where_native_is_not_the_farther_one_elsewhere() -> None:
+    """Native's own bits but for three elements, each nearer to the oracle than native is at its worst."""
+    oracle, native, _ = gated(200_000)
+    off = native.clone()
+    near = torch.nonzero((native.double() - oracle).abs() < 1e-4).flatten()[[0, 70, -1]]
+    off[near] = (oracle[near] + 3 * ulp(oracle[near].abs().clamp_min(2.0), torch.bfloat16)).bfloat16()
+    assert float((off[near].double() - oracle[near]).abs().max() / 2**-6) < accuracy.worst_ulp(native, oracle)
+    verdict, comparison = judged(off, native, oracle)
+    assert comparison.rule_failures == 3
+    assert f"element {int(near[0])}:" in verdict
+
+
+@pytest.mark.defence("accuracy_worst")
+@pytest.mark.parametrize("where", [0, 77_777, 199_999])
+def test_beyond_native_at_its_worst_nothing_is_excused(where: int) -> None:
+    """A kernel that is nearer to the oracle almost everywhere, and ten times native's worst off at one element."""
+    oracle, native, once = gated(200_000)
+    step = float(ulp(oracle[where].abs().clamp_min(2.0), torch.bfloat16))
+    once[where] = float(oracle[where]) + 10 * accuracy.worst_ulp(native, oracle) * step
+    verdict, comparison = judged(once, native, oracle)
+    assert comparison.rule_failures == 1
+    assert f"element {where}:" in verdict
+
+
 @pytest.mark.parametrize("length", [700, 1024, 5000])
 def test_where_native_is_far_off_its_neighbours_may_not_be(length: int) -> None:
     """An outlier's error is large in absolute terms only, and a neighbour far off is still found, in any position."""

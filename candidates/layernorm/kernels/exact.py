@@ -25,7 +25,7 @@ dim of two, so nothing depends on the order in which Triton reduces longer ones.
 import triton
 import triton.language as tl
 
-from candidates.layernorm.kernels.tile import group_offset
+from candidates.layernorm.kernels.tile import row_offset
 
 
 @triton.jit
@@ -87,17 +87,6 @@ def _merge_dim(mean, m2, n, BEFORE: tl.constexpr, LEVELS: tl.constexpr, AFTER: t
     return mean, m2, n
 
 
-@triton.jit
-def _row_offset(row, S, s_b, s_g, TOKENS, EVEN: tl.constexpr):
-    """Element offset of what row b * S + s reads; with EVEN, rows are s_g apart, which costs no division."""
-    if EVEN:
-        offset = row.to(tl.int64) * s_g
-    else:
-        b = row // S
-        offset = group_offset(b, row - b * S, s_b, s_g, TOKENS)
-    return offset
-
-
 @triton.jit(do_not_specialize=["S", "GATE_TOKENS", "MUL_TOKENS", "ADD_TOKENS"])
 def layernorm_exact(
     x_ptr, residual_ptr, gate_ptr, mul_ptr, add_ptr, out_ptr, h_ptr, eps, S,
@@ -118,9 +107,9 @@ def layernorm_exact(
     WIDTH: tl.constexpr = 16 // WARPS
     STATES: tl.constexpr = 4 // WARPS
     row = tl.program_id(0)
-    x_ptr += _row_offset(row, S, x_b, x_s, 1, EVEN)
-    residual_ptr += _row_offset(row, S, r_b, r_s, 1, EVEN)
-    gate_ptr += _row_offset(row, S, g_b, g_g, GATE_TOKENS, EVEN)
+    x_ptr += row_offset(row, S, x_b, x_s, 1, EVEN)
+    residual_ptr += row_offset(row, S, r_b, r_s, 1, EVEN)
+    gate_ptr += row_offset(row, S, g_b, g_g, GATE_TOKENS, EVEN)
     out_ptr += row.to(tl.int64) * D
     h_ptr += row.to(tl.int64) * D
     # torch's thread of an element is its column / 4 (modulo 128): its lane's high bits, its warp, its lane's lowest bit
@@ -178,8 +167,8 @@ def layernorm_exact(
     inverse_sd = tl.rsqrt(tl.div_rn(m2, D * 1.0) + eps)[:, None, None]
     mean = mean[:, None, None]
     # not before the statistics: two registers too many there, at batches of rows of 3072
-    mul_ptr += _row_offset(row, S, m_b, m_g, MUL_TOKENS, EVEN)
-    add_ptr += _row_offset(row, S, a_b, a_g, ADD_TOKENS, EVEN)
+    mul_ptr += row_offset(row, S, m_b, m_g, MUL_TOKENS, EVEN)
+    add_ptr += row_offset(row, S, a_b, a_g, ADD_TOKENS, EVEN)
     for i in tl.static_range(CHUNKS):
         c = i * 512 + column
         mask = None if (i + 1) * 512 <= D else c < D
