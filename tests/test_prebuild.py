@@ -29,9 +29,10 @@ def job() -> Job:
     )
 
 
-def test_a_builder_reports_the_first_call_of_every_arm(job: Job) -> None:
+@pytest.mark.parametrize("turn", [0, 0.75])
+def test_a_builder_reports_the_first_call_of_every_arm(job: Job, turn: float) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "harness.prebuild"],
+        [sys.executable, "-m", "harness.prebuild", str(turn)],
         input=job.model_dump_json(),
         capture_output=True,
         text=True,
@@ -41,6 +42,8 @@ def test_a_builder_reports_the_first_call_of_every_arm(job: Job) -> None:
     )
     times = prebuild._times.validate_json(done.stdout.splitlines()[-1])
     assert set(times) == {"talker-hidden-t1"}
+    begins_with_native = next(iter(times["talker-hidden-t1"])) == NATIVE_ID
+    assert begins_with_native == (turn == 0)
     assert {NATIVE_ID, BASELINE_ID, TWIN_ID, "inhouse.triton_rmsnorm"} <= set(times["talker-hidden-t1"])
     assert times["talker-hidden-t1"][BASELINE_ID] > times["talker-hidden-t1"][NATIVE_ID] > 0
 
