@@ -3,12 +3,13 @@
 from typing import Literal
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from harness.report import text
 from harness.report.matrix import device_name
-from harness.report.page import conclusion
+from harness.report.page import lead
 from harness.schema.verdict import ArmVerdict, CardVerdict, Comparison, RowVerdict, Verdicts, by_measurement
 from harness.schema.vocabulary import ArmStatus, Outcome
 
@@ -76,8 +77,10 @@ def _card_table(row: RowVerdict, card: CardVerdict) -> RenderableType:
     parts += [Text(f"{letters[name]}  {name}") for name in names]
     parts += [Text(note, style="yellow") for note in _reasons(card, letters)]
     rehearsal = "Rehearsal on a CPU: it decides nothing; verdicts come from GPUs."
-    said = rehearsal if card.device.type == "cpu" else f"{card.tracker} {conclusion(row, card)}"
-    parts.append(Text(said, style="bold"))
+    if card.device.type == "cpu":
+        return Group(*parts, Text(rehearsal, style="bold"))
+    parts.append(Text(f"{card.tracker} {lead(row, card)}", style="bold"))
+    parts += [Padding(Text(note), (0, 0, 0, 3)) for note in card.notes]
     return Group(*parts)
 
 

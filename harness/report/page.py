@@ -63,7 +63,8 @@ class Section:
     """One card."""
 
     device: str
-    conclusion: str
+    lead: str
+    notes: tuple[str, ...]
     stale: str
     platform: str
     steps: tuple[StepView, ...]
@@ -100,40 +101,37 @@ def _other(row: RowVerdict, card: CardVerdict) -> str:
     """A card that does not decide the row, in a line; its figures are in `verdicts.json`."""
     stale = " Stale: " + "; ".join(_stale(card)) + "." if _stale(card) else ""
     file = card.comparisons[0].evidence.file
-    return f"{text.plain(conclusion(row, card) + stale)} ({text.link('evidence', f'../results/{file}')})"
+    return f"{text.plain(lead(row, card) + stale)} ({text.link('evidence', f'../results/{file}')})"
 
 
 def _stale(card: CardVerdict) -> list[str]:
     return sorted({reason for one in card.comparisons for reason in one.stale})
 
 
-def conclusion(row: RowVerdict, card: CardVerdict) -> str:
-    """What the card's samples say, in one sentence."""
+def lead(row: RowVerdict, card: CardVerdict) -> str:
+    """What the card's samples say, in one sentence; the card's notes say it step by step."""
     where = f"On {device_name(card, row)}"
     deciding = [step for step in card.steps if step.decides]
     if card.tracker is Tracker.POSITIVE:
-        wins = [_beats(row, step) for step in deciding if step.outcome is Outcome.FASTER]
-        return f"{where}, {'; '.join(wins)}."
+        ratios = [r.estimate for step in deciding if step.outcome is Outcome.FASTER and (r := step.leader_ratio)]
+        low, high = text.ratio(min(ratios)), text.ratio(max(ratios))
+        reached = low if low == high else f"{low} to {high}"
+        of = f"{len(ratios)} of {len(deciding)} deciding steps"
+        return f"{where}, some candidate does {of} {reached} as fast as native + torch.compile."
     if card.tracker is Tracker.NEGATIVE:
-        best = [_beats(row, step) for step in deciding if step.leader is not None]
-        return f"{where}, no candidate is faster than native + torch.compile: {'; '.join(best) or 'none is eligible'}."
+        return f"{where}, no candidate is faster than native + torch.compile on any deciding step."
     if card.tracker is Tracker.NO_CANDIDATE:
         return f"{where}, there is no candidate to compare with native + torch.compile."
-    return f"{where}, the row is open: {'; '.join(card.notes)}."
-
-
-def _beats(row: RowVerdict, step: StepVerdict) -> str:
-    return (
-        f"{step.leader} does the {row.title} calls of a {step.model} step ({step.step}) "
-        f"{text.ratio_span(step.leader_ratio)} as fast as native + torch.compile"
-    )
+    decided = sum(step.settled for step in deciding)
+    return f"{where}, the row is open: {decided} of {len(deciding)} deciding steps are decided, none of them FASTER."
 
 
 def _section(row: RowVerdict, card: CardVerdict) -> Section:
     alone = [one for one in card.comparisons if one.context is None]
     return Section(
         device=device_name(card, row),
-        conclusion=conclusion(row, card),
+        lead=lead(row, card),
+        notes=card.notes,
         stale="; ".join(_stale(card)),
         platform=_platform(card),
         steps=tuple(_step(step) for step in card.steps),

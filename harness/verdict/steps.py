@@ -177,19 +177,23 @@ def _with_leader(common: StepVerdict, running: Mapping[str, Sequence[_Part]]) ->
     beyond = confirmed.estimate - allowance - log_percent(BAND_PCT)
     outcome = three_way(confirmed, BAND_PCT)
     absent = [c for c in common.candidates if c.kind in COMPETING and c.waiting]
-    reason = ""
+    waits = [f"{c.id}: {c.reason}" for c in absent if outcome is not Outcome.FASTER]
+    reasons = list(waits)
     if outcome is Outcome.INCONCLUSIVE:
-        reason = "the interval reaches over ±1 %; more seconds per arm would narrow it"
-    elif absent and outcome is not Outcome.FASTER:
-        reason = "; ".join(f"{c.id}: {c.reason}" for c in absent)
+        # What cannot be FASTER closes a row as a TIE does, whichever of TIE and SLOWER it is.
+        may_be_faster = confirmed.upper >= log_percent(BAND_PCT)
+        if may_be_faster:
+            waits = reasons = ["the interval reaches over ±1 %; more seconds per arm would narrow it"]
+        else:
+            reasons = ["TIE or SLOWER, and not FASTER", *waits]
     return common.model_copy(
         update={
             "leader": leader,
             "leader_ratio": ratio_span(confirmed),
             "p_faster": float(t_upper(beyond / confirmed.se, confirmed.df)),
             "outcome": outcome,
-            "reason": reason,
-            "settled": not reason,
+            "reason": "; ".join(reasons),
+            "settled": not waits,
         }
     )
 

@@ -1,5 +1,6 @@
 """What a reviewer looks for is in the matrix, on the page and in the rehearsal."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,8 @@ def page_of(*measurements: Measurement) -> str:
     "fact",
     [
         # the conclusion and who says it
-        "**On Made-up GPU, inhouse.gn does the GroupNorm + SiLU calls of a toy-vae step "
-        "(decode of one 4x32x32 latent tile) 1.35",
+        "**On Made-up GPU, some candidate does 1 of 1 deciding steps 1.35",
+        "\n- toy-vae (decode of one 4x32x32 latent tile): inhouse.gn 1.35",
         "| software | driver 570.86.15, CUDA 13.0, torch 2.11.0+cu130, triton 3.6.0, demo 1.2 |",
         "| card | GPU-11111111-2222-3333-4444-555555555555 |",
         "| execution | cold L2, CUDA-graph replay |",
@@ -68,24 +69,49 @@ def test_the_weighted_result_is_printed_where_the_geomean_differs() -> None:
     line = next(line for line in made.splitlines() if line.startswith("| `inhouse.k` ← leader"))
     assert "| 0.97" in line
     assert "| SLOWER | 1.23" in line
-    assert "no candidate is faster than native + torch.compile: inhouse.k does" in made
+    assert "no candidate is faster than native + torch.compile on any deciding step." in made
 
 
 @pytest.mark.parametrize(
     ("arms", "status", "sentence"),
     [
-        ({"inhouse.k": Arm(1.0)}, RunStatus.MEASURED, "no candidate is faster than native + torch.compile: inhouse.k"),
-        ({}, RunStatus.MEASURED, "there is no candidate to compare with native + torch.compile."),
-        ({"inhouse.k": Arm(1.0)}, RunStatus.THROTTLED, "the row is open: hunyuan-vae"),
+        (
+            {"inhouse.k": Arm(1.0)},
+            RunStatus.MEASURED,
+            "no candidate is faster than native + torch.compile on any deciding step.**\n\n- hunyuan-vae (decode of "
+            "one 4x32x32 latent tile): inhouse.k 1.0",
+        ),
+        ({}, RunStatus.MEASURED, "there is no candidate to compare with native + torch.compile.**\n\n| item"),
+        (
+            {"inhouse.k": Arm(1.0)},
+            RunStatus.THROTTLED,
+            "the row is open: 0 of 1 deciding steps are decided, none of them FASTER.**\n\n- hunyuan-vae (decode "
+            "of one 4x32x32 latent tile): INVALID, THROTTLED: void",
+        ),
         (
             {"inhouse.k": Arm(status=ArmStatus.INELIGIBLE, reason="odd")},
             RunStatus.MEASURED,
-            "no candidate is faster than native + torch.compile: none is eligible.",
+            "no candidate is faster than native + torch.compile on any deciding step.**\n\n- hunyuan-vae (decode of "
+            "one 4x32x32 latent tile): NOT_RUN, no candidate is eligible",
         ),
     ],
 )
-def test_conclusions(arms: dict[str, Arm], status: RunStatus, sentence: str) -> None:
+def test_the_lead_and_its_steps(arms: dict[str, Arm], status: RunStatus, sentence: str) -> None:
     assert f"**On NVIDIA H200, {sentence}" in page_of(measurement(arms, status=status, reason="void"))
+
+
+def test_the_lead_gives_the_range_of_what_is_faster() -> None:
+    steps = {"a": 1.5, "b": 1.2, "c": 1.0}
+    runs = [
+        measurement(
+            {"inhouse.k": Arm(ratio)}, of=case(name).model_copy(update={"step": f"step {name}"}), noise_percent=0.1
+        )
+        for name, ratio in steps.items()
+    ]
+    made = page_of(*runs)
+    assert re.search(r"some candidate does 2 of 3 deciding steps 1\.(19|20)\d× to 1\.(49|50)\d× as fast", made), made[
+        :400
+    ]
 
 
 def test_invalid_times_are_shown_and_their_reason_is_said_once_in_each_place() -> None:
@@ -96,7 +122,7 @@ def test_invalid_times_are_shown_and_their_reason_is_said_once_in_each_place() -
         line for line in made.splitlines() if line.startswith("| `inhouse.k` | triton | – |")
     )
     said = [line for line in made.splitlines() if "A/A failed: twin +4.8" in line]
-    assert [line[:10] for line in said] == ["**On NVIDI", "**hunyuan-", "<details><"]
+    assert [line[:10] for line in said] == ["- hunyuan-", "**hunyuan-", "<details><"]
     assert sum(line.count("A/A failed: twin") for line in said) == 3
 
 

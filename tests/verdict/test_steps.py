@@ -82,6 +82,22 @@ def test_one_case_without_a_time_leaves_the_candidate_without_a_sum(
     assert step.settled is not waiting
 
 
+@pytest.mark.parametrize(("speedup", "settled"), [(0.991, True), (1.009, False)])
+def test_an_interval_over_a_bound_is_settled_where_it_cannot_be_faster(speedup: float, settled: bool) -> None:
+    step = step_of(measurement({"inhouse.k": Arm(speedup, noise_percent=0.6)}, noise_percent=0.1))
+    assert step.leader_ratio is not None
+    assert step.outcome is Outcome.INCONCLUSIVE, step.leader_ratio
+    assert step.settled is settled
+    assert ("TIE or SLOWER, and not FASTER" in step.reason) is settled
+
+
+def test_a_step_that_cannot_be_faster_still_waits_for_an_absent_candidate() -> None:
+    absent = Arm(status=ArmStatus.NOT_INSTALLED, reason="no sglang")
+    step = step_of(measurement({"inhouse.k": Arm(0.991, noise_percent=0.6), "sglang.k": absent}, noise_percent=0.1))
+    assert (step.outcome, step.settled) == (Outcome.INCONCLUSIVE, False)
+    assert step.reason == "TIE or SLOWER, and not FASTER; sglang.k: no sglang"
+
+
 def test_not_eligible_anywhere_is_settled() -> None:
     out = Arm(status=ArmStatus.INELIGIBLE, reason="bf16 only")
     step = step_of(measurement({"sglang.k": out}))
