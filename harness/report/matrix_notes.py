@@ -7,6 +7,7 @@ from harness.report.text import code, listed, plain
 from harness.schema.e2e_verdict import CellVerdict
 from harness.schema.verdict import CardVerdict, RowVerdict, StepVerdict
 from harness.schema.vocabulary import Outcome
+from harness.verdict.contexts import gains, losses
 from harness.verdict.e2e_rows import counted
 
 OMNI = "vllm-omni"
@@ -29,7 +30,7 @@ def _microbench(row: RowVerdict) -> str:
         return ""
     card = row.cards[0]
     deciding = [step for step in card.steps if step.decides]
-    parts = [*_led(deciding), *_not_led(deciding), *_lost_in_context(card, deciding)]
+    parts = [*_led(deciding), *_not_led(deciding), *_in_context(card)]
     if unmeasured := _unmeasured(row.op, deciding):
         parts.append(unmeasured)
     parts += [
@@ -83,19 +84,11 @@ def _unmeasured(op: str, steps: Sequence[StepVerdict]) -> str:
     return f"not measured: {', '.join(models)} ({code(f'make bench OP={op}')})"
 
 
-def _lost_in_context(card: CardVerdict, steps: Sequence[StepVerdict]) -> Iterator[str]:
-    """Where a leader loses between its neighbours: what it gains alone may not arrive in the model."""
-    leaders = {step.leader for step in steps}
-    timed: dict[tuple[str, str], list[tuple[Outcome, float]]] = {}
-    for one in card.comparisons:
-        for arm in one.candidates if one.context is not None else ():
-            if arm.id in leaders and arm.ratio is not None and one.context is not None:
-                timed.setdefault((arm.id, one.context), []).append((arm.outcome, arm.ratio.estimate))
-    for (arm_id, context), results in timed.items():
-        lost = [ratio for outcome, ratio in results if outcome is Outcome.SLOWER]
-        if lost:
-            worst = f"{len(lost)} of {len(results)} cases, at worst {text.ratio(min(lost))}"
-            yield f"{code(arm_id)} loses in context {plain(context)} ({worst})"
+def _in_context(card: CardVerdict) -> Iterator[str]:
+    for one in losses(card.steps, card.comparisons):
+        yield f"{code(one.candidate)} loses in context {plain(one.context)} ({one.said()})"
+    for one in gains(card.comparisons):
+        yield f"{code(one.candidate)}, for context {plain(one.context)}, gains there ({one.said()})"
 
 
 def _e2e(row: RowVerdict) -> str:

@@ -1,6 +1,6 @@
 """From the measurements of an op to its cards, and from these to its row of the matrix."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 
 from harness.schema.claims import Claims
@@ -20,6 +20,7 @@ from harness.schema.verdict import (
 from harness.schema.vocabulary import Outcome, Tracker
 from harness.stats.combine import holm
 from harness.verdict.compare import compare
+from harness.verdict.contexts import gains, losses
 from harness.verdict.select import Chosen, Slot
 from harness.verdict.steps import COMPETING, Judged, judge_steps
 from harness.verdict.trackers import preference, refuse_unfounded, trackers
@@ -124,8 +125,11 @@ def _after_holm(steps: Sequence[StepVerdict]) -> tuple[StepVerdict, ...]:
 def _card_cell(steps: Sequence[StepVerdict], comparisons: Sequence[Comparison]) -> tuple[Tracker, tuple[str, ...]]:
     """What one card says, and why."""
     deciding = [step for step in steps if step.decides]
-    leaders = {step.leader for step in deciding}
-    notes = (*map(_step_note, deciding), *_context_losses(leaders, comparisons))
+    notes = (
+        *map(_step_note, deciding),
+        *(f"{one.candidate} loses in context {one.context} ({one.said()})" for one in losses(steps, comparisons)),
+        *(f"{one.candidate}, for context {one.context}, gains there ({one.said()})" for one in gains(comparisons)),
+    )
     faster = any(step.outcome is Outcome.FASTER for step in deciding)
     if faster:
         return Tracker.POSITIVE, notes
@@ -142,15 +146,6 @@ def _extent(steps: Sequence[StepVerdict]) -> str:
     faster = sum(step.outcome is Outcome.FASTER for step in deciding)
     measured = sum(step.outcome in _MEASURED for step in deciding)
     return f"faster on {faster} of {len(deciding)} deciding steps, {measured} measured"
-
-
-def _context_losses(leaders: Collection[str | None], comparisons: Sequence[Comparison]) -> Iterator[str]:
-    """Where a leader loses between its neighbours: what it gains alone may not arrive in the model."""
-    for one in comparisons:
-        for arm in one.candidates:
-            lost = one.context is not None and arm.id in leaders and arm.outcome is Outcome.SLOWER
-            if lost and arm.ratio is not None:
-                yield f"{arm.id} loses in context {one.context} of {one.case.id}: {said(arm.ratio)} SLOWER"
 
 
 def _step_note(step: StepVerdict) -> str:

@@ -77,7 +77,7 @@ def test_a_row_closed_by_what_was_possible_says_so() -> None:
     [
         ({K: Arm(0.9)}, RunStatus.MEASURED, "no candidate is faster than native + torch.compile: at best `inhouse.k`"),
         ({}, RunStatus.MEASURED, "there is no candidate for GroupNorm + SiLU to compare"),
-        ({K: Arm(1.5)}, RunStatus.THROTTLED, "GroupNorm + SiLU is open: hunyuan-vae"),
+        ({K: Arm(1.5)}, RunStatus.THROTTLED, "is open: 0 of 1 deciding steps are decided, none"),
         ({K: Arm(status=ArmStatus.INELIGIBLE, reason="odd")}, RunStatus.MEASURED, "torch.compile: none is eligible;"),
     ],
 )

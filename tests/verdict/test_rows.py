@@ -1,5 +1,6 @@
 """The cells: what turns one ✅, ❌ or —, what keeps it open, and what a claim may say."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -88,7 +89,28 @@ def test_a_leader_that_loses_in_context_is_named_in_the_matrix() -> None:
     found = cell(measurement({"inhouse.k": Arm(1.3), "other.k": Arm(1.1)}, of=of), within, of=manifest(of))
     assert found.symbol is Tracker.POSITIVE
     assert len(found.notes) == 2
-    assert found.notes[1].startswith("inhouse.k loses in context conv of mid: 0.90")
+    assert found.notes[1].startswith("inhouse.k loses in context conv (1 of 1 cases, at worst 0.90")
+
+
+def test_the_best_candidate_of_a_context_alone_is_named_where_it_gains() -> None:
+    first, second = case("a", contexts=("conv",)), case("b", contexts=("conv",))
+    runs = [
+        measurement({"inhouse.k": Arm(1.0)}, of=first, noise_percent=0.1),
+        measurement({"inhouse.k": Arm(1.0)}, of=second, noise_percent=0.1),
+        # `k` is timed alone too; `once` gains most, but in one case; `own` gains in both
+        measurement({"inhouse.k": Arm(1.9), "x.own": Arm(1.2), "x.once": Arm(2.0)}, of=first, context="conv"),
+        measurement({"inhouse.k": Arm(1.9), "x.own": Arm(1.3), "x.once": Arm(0.9)}, of=second, context="conv"),
+    ]
+    found = cell(*runs, of=manifest(first, second))
+    assert found.symbol is Tracker.NEGATIVE
+    (said,) = [note for note in found.notes if "context" in note]
+    assert re.match(r"x\.own, for context conv, gains there \(2 of 2 cases, at best 1\.(29|30)\d×\)", said)
+
+
+def test_a_context_whose_case_was_not_measured_alone_gains_nothing() -> None:
+    of = case(contexts=("conv",))
+    within = measurement({"x.own": Arm(1.5)}, of=of, context="conv")
+    assert not [note for note in cell(within, of=manifest(of)).notes if "gains there" in note]
 
 
 @pytest.mark.defence("verdict_holm")
