@@ -1,18 +1,18 @@
 """QK-RMSNorm + RoPE on tensors: picks tile sizes, launches. Imports only torch and Triton."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from candidates.qknorm_rope.conventions import Pairs, Table
 from candidates.qknorm_rope.kernels import qknorm_rope_heads, qknorm_rope_tokens
 
-TILE_ELEMENTS = 4096
+TILE_ELEMENTS = 2048
 """Elements of q or k that a program of the per-head kernel keeps in registers, where there are many."""
-SMALLEST_TILE = 1024
-WANTED_PROGRAMS = 512
-"""About four for each multiprocessor of a large GPU: tiles shrink until there are so many."""
+SMALLEST_TILE = 512
+WANTED_PROGRAMS = 528
+"""Four for each multiprocessor of an H200: tiles shrink until there are so many."""
+GROUPS_WANTED = 5
+"""Groups of heads up to which all of a token fits the registers of few warps: 40 elements of x for each thread."""
 MAX_ROW_ELEMENTS = 1 << 14
 """Widest row that one program keeps in registers."""
 
@@ -22,40 +22,32 @@ def power_above(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def split(n: int) -> tuple[int, int]:
-    """Largest power of two that is not above `n`, and the rest padded to a power of two (or 0)."""
-    head = 1 << (n.bit_length() - 1)
-    return head, power_above(n - head) if n > head else 0
+def make_rows(rows: int, padded: int) -> int:
+    """Heads that a program of the per-head kernel takes, a power of two, of `rows` of q and k together.
+
+    Two accesses of 16 bytes are in flight for each thread, one where there is little to do.
+    """
+    tile = TILE_ELEMENTS
+    while rows * padded < WANTED_PROGRAMS * tile and tile > SMALLEST_TILE:
+        tile //= 2
+    return max(tile // padded, 1)
 
 
-@dataclass(frozen=True)
-class Tile:
-    """Heads and tokens that one program of the per-head kernel takes."""
+def make_group(heads: int, padded: int) -> int:
+    """Heads that the across-heads kernel loads at once, a power of two: eight elements for each thread of its warps.
 
-    tokens: int
-    heads: int
-
-    def programs(self, tokens: int, heads: int) -> int:
-        """Programs for so many tokens of so many heads."""
-        return -(-tokens // self.tokens) * -(-heads // self.heads)
-
-
-def tile_elements(total: int) -> int:
-    """Elements of a tile, a power of two, when there are `total` of q and k together."""
-    return min(max(1 << (max(total // WANTED_PROGRAMS, 1).bit_length() - 1), SMALLEST_TILE), TILE_ELEMENTS)
-
-
-def make_tile(tokens: int, heads: int, rows: int) -> Tile:
-    """Up to eight heads, as many as leave few of the rows idle, and tokens to make `rows` (a power of two) of them."""
-    widest = min(power_above(heads), rows, 8)
-    choices = (1 << i for i in range(widest.bit_length() - 1, -1, -1))
-    chosen = next(n for n in choices if -(-heads // n) * n <= 1.15 * heads)
-    return Tile(tokens=min(rows // chosen, power_above(tokens)), heads=chosen)
+    As few are idle in the last group as can be, then at most GROUPS_WANTED groups, then the smallest such group.
+    """
+    choices = [1 << i for i in range(power_above(heads).bit_length()) if 256 <= padded << i <= 16 * 256]
+    return min(
+        choices or [max(256 // padded, 1)],
+        key=lambda group: (-(-heads // group) * group, max(-(-heads // group), GROUPS_WANTED), group),
+    )
 
 
 def _warps(elements: int) -> int:
-    """Eight elements of 16 bits are one access of a thread; four such accesses of each thread are in flight."""
-    return min(max(elements // 1024, 1), 16)
+    """Sixteen elements of 16 bits for each thread, eight in the smallest tiles."""
+    return min(max(elements // (512 if elements > SMALLEST_TILE else 256), 1), 16)
 
 
 def _check(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, across_heads: bool) -> None:
@@ -85,8 +77,6 @@ def qknorm_rope_into(
         return
     assert q_out.stride(3) == 1
     assert k_out.stride(3) == 1
-    # the second copy of a half-split table is far from the first: it need not be read
-    full = table == Table.FULL or (table == Table.REPEATED and pairs == Pairs.INTERLEAVED)
     rotary_dim = cos.shape[-1] * (2 if table == Table.HALF else 1)
     cos, sin, q_weight, k_weight = (y.contiguous() for y in (cos, sin, q_weight, k_weight))
     tensors = (q, k, q_weight, k_weight, cos, sin, q_out, k_out)
@@ -97,27 +87,21 @@ def qknorm_rope_into(
         "D": head_dim,
         "R": rotary_dim,
         "NEOX": pairs == Pairs.NEOX,
-        "FULL": full,
+        "TABLE": str(Table(table)),
     }
-    tokens = batch * seq
+    tokens, padded = batch * seq, power_above(head_dim)
     if across_heads or heads == kv_heads == 1:
-        (q_heads, q_tail), (k_heads, k_tail) = split(heads), split(kv_heads)
-        # eight elements of the tail per thread: heads and tail then share a layout, and no exchange is needed
-        smallest = min(q_tail or q_heads, k_tail or k_heads) * power_above(head_dim)
+        group = make_group(max(heads, kv_heads), padded)
         qknorm_rope_tokens[(2 * tokens,)](
-            *tensors, eps, tokens, seq, heads, kv_heads, *strides,
-            Q_HEADS=q_heads, Q_TAIL=q_tail, K_HEADS=k_heads, K_TAIL=k_tail, **constants,
-            num_warps=min(max(smallest // 256, 1), 16),
+            *tensors, eps, tokens, seq, *strides, H=heads, KV=kv_heads, GROUP=group, **constants,
+            num_warps=min(max(group * padded // 256, 1), 16),
         )  # fmt: skip
         return
-    elements = tile_elements(q.numel() + k.numel())
-    rows = max(elements // power_above(head_dim), 1)
-    q_tile, k_tile = make_tile(tokens, heads, rows), make_tile(tokens, kv_heads, rows)
-    q_blocks, k_blocks = q_tile.programs(tokens, heads), k_tile.programs(tokens, kv_heads)
-    qknorm_rope_heads[(q_blocks + k_blocks,)](
-        *tensors, eps, q_blocks, batch, seq, heads, kv_heads, *strides,
-        Q_TOKENS=q_tile.tokens, Q_HEADS=q_tile.heads, K_TOKENS=k_tile.tokens, K_HEADS=k_tile.heads, **constants,
-        num_warps=_warps(rows * power_above(head_dim)),
+    rows = make_rows(tokens * (heads + kv_heads), padded)
+    programs = sum(-(-tokens * n // rows) for n in (heads, kv_heads))
+    qknorm_rope_heads[(programs,)](
+        *tensors, eps, tokens, seq, *strides, H=heads, KV=kv_heads, ROWS=rows, ONE_BATCH=batch == 1, **constants,
+        num_warps=_warps(rows * padded),
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from candidates.qknorm_rope import inhouse
-from candidates.qknorm_rope.launch import TILE_ELEMENTS, make_tile, qknorm_rope, split, tile_elements
+from candidates.qknorm_rope.launch import make_group, make_rows, qknorm_rope
 from candidates.qknorm_rope.op import OP, native, text_tokens
 from candidates.qknorm_rope.rewrite import one_pass
 from harness.measure.inputs import SeededDraw
@@ -226,29 +226,25 @@ def test_kernels_compile_for_hopper_without_spills() -> None:
         assert kernel == {"local_bytes": 0, "load_bits": 128}, name
 
 
-@given(tokens=st.integers(1, 10**6), heads=st.integers(1, 128), rows=st.sampled_from([1, 2, 4, 8, 16, 32]))
-def test_tiles_cover_all_rows(tokens: int, heads: int, rows: int) -> None:
-    tile = make_tile(tokens, heads, rows)
-    assert tile.tokens & (tile.tokens - 1) == tile.heads & (tile.heads - 1) == 0
-    assert tile.tokens * tile.heads <= rows
-    assert -(-heads // tile.heads) * tile.heads <= 1.15 * heads
-    token_blocks, head_blocks = -(-tokens // tile.tokens), -(-heads // tile.heads)
-    assert tile.programs(tokens, heads) == token_blocks * head_blocks
+@given(heads=st.integers(1, 128), padded=st.sampled_from([8, 32, 64, 128, 256, 2048]))
+def test_groups_waste_little_and_fit_the_registers(heads: int, padded: int) -> None:
+    group = make_group(heads, padded)
+    assert group & (group - 1) == 0
+    assert 256 <= group * padded <= 4096
+    idle = -(-heads // group) * group - heads
+    smallest = max(256 // padded, 1)
+    assert idle <= -(-heads // smallest) * smallest - heads, "no group leaves fewer idle than the smallest"
 
 
-@pytest.mark.parametrize(("heads", "chosen"), [(1, 1), (2, 2), (4, 4), (12, 4), (14, 8), (24, 8), (30, 8), (40, 8)])
-def test_few_heads_are_idle(heads: int, chosen: int) -> None:
-    assert make_tile(4096, heads, 32).heads == chosen
+@pytest.mark.parametrize(("heads", "group"), [(12, 4), (40, 8), (24, 8), (32, 8), (64, 16), (14, 2), (1, 2)])
+def test_groups_of_heads_of_128(heads: int, group: int) -> None:
+    assert make_group(heads, 128) == group
 
 
-def test_tiles_shrink_where_there_is_little() -> None:
-    sizes = [tile_elements(total) for total in (36 * 128, 2 * 128 * 24 * 128, 2 * 4096 * 24 * 128)]
-    assert sizes == [1024, 1024, TILE_ELEMENTS]
-
-
-@pytest.mark.parametrize(("heads", "parts"), [(12, (8, 4)), (24, (16, 8)), (32, (32, 0)), (40, (32, 8)), (1, (1, 0))])
-def test_heads_split_without_idle_rows(heads: int, parts: tuple[int, int]) -> None:
-    assert split(heads) == parts
+@pytest.mark.parametrize(("rows", "taken"), [(36, 4), (128 * 48, 8), (512 * 48, 16), (4096 * 48, 16), (1, 4)], ids=str)
+def test_tiles_shrink_where_there_is_little(rows: int, taken: int) -> None:
+    assert make_rows(rows, 128) == taken
+    assert make_rows(rows, 2048) == 1
 
 
 @pytest.mark.parametrize(
