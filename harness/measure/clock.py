@@ -2,7 +2,8 @@
 
 A sample is a queue of launches over rotating sets of inputs and outputs, at least 5 x L2 of distinct bytes (then it
 is `cold`; otherwise it says `warm`). On a GPU the launches are captured into one CUDA graph and replayed between two
-events behind a blocking kernel, so that neither Python nor launch latency is timed. Where some arm cannot be captured,
+events behind a blocking kernel, so that neither Python nor launch latency is timed; a sample whose blocking kernel
+ended before the host had queued everything is thrown away. Where some arm cannot be captured,
 every arm of that comparison is timed by events around a held-back queue of eager launches; the method is recorded and
 never mixed. On a CPU it is the wall clock.
 
@@ -32,17 +33,20 @@ from harness.schema.vocabulary import Cache, Method
 
 _elapsed_ms = torch.cuda.Event.elapsed_time
 _record = torch.cuda.Event.record
+_query = torch.cuda.Event.query
 _synchronize = torch.cuda.synchronize
 _THIS = sys.modules[__name__]
 _ORIGINALS = (
     (_THIS, "_perf_counter_ns", time.perf_counter_ns),
     (_THIS, "_elapsed_ms", torch.cuda.Event.elapsed_time),
     (_THIS, "_record", torch.cuda.Event.record),
+    (_THIS, "_query", torch.cuda.Event.query),
     (_THIS, "_synchronize", torch.cuda.synchronize),
     (time, "perf_counter_ns", time.perf_counter_ns),
     (time, "perf_counter", time.perf_counter),
     (torch.cuda.Event, "elapsed_time", torch.cuda.Event.elapsed_time),
     (torch.cuda.Event, "record", torch.cuda.Event.record),
+    (torch.cuda.Event, "query", torch.cuda.Event.query),
     (torch.cuda, "synchronize", torch.cuda.synchronize),
     (torch.cuda.CUDAGraph, "replay", torch.cuda.CUDAGraph.replay),
 )
@@ -58,6 +62,8 @@ MAX_COPIES_BYTES = {"cuda": 16 << 30, "cpu": 1 << 30}
 _FENCED_REPLAYS = 5
 _BLOCKER_CYCLES_PER_US = 2_000
 """Above any SM clock in MHz: the blocking kernel lasts at least as long as asked."""
+MAX_HOLD_US = 50_000.0
+"""What cannot be queued behind a blocking kernel of this length waits for the device itself, and is timed so."""
 
 
 def tampered() -> str | None:
@@ -208,10 +214,19 @@ class WallClock:
         return Timed(arm, launches, sample, outputs, replay, sets)
 
 
+@dataclass
+class Hold:
+    """How long a blocking kernel holds the stream for one arm's samples; it only grows."""
+
+    us: float
+
+
 class CudaClock:
     """What the clocks of a GPU share."""
 
     min_sample_us = MIN_SAMPLE_US
+    samples_again = True
+    """Whether a sample may be taken again by this process alone."""
 
     def __init__(self) -> None:
         self.start = torch.cuda.Event(enable_timing=True)
@@ -231,16 +246,25 @@ class CudaClock:
         """A rough time per call, to size samples: events around five calls held behind a blocking kernel."""
         call()
         self.synchronize()
-        return max(self.between(lambda: [call() for _ in range(5)], blocker_us=2_000.0) / 5, 0.2)
+        return max(self.between(lambda: [call() for _ in range(5)], Hold(2_000.0)) / 5, 0.2)
 
-    def between(self, enqueue: Callable[[], object], blocker_us: float) -> float:
-        """Device µs between two events around what `enqueue` queues while a blocking kernel holds the stream."""
-        torch.cuda._sleep(int(blocker_us * _BLOCKER_CYCLES_PER_US))
-        _record(self.start)
-        enqueue()
-        _record(self.stop)
-        _synchronize()
-        return float(_elapsed_ms(self.start, self.stop)) * 1e3
+    def between(self, enqueue: Callable[[], object], hold: Hold) -> float:
+        """Device µs between two events around what `enqueue` queues while a blocking kernel holds the stream.
+
+        Where that kernel has ended by the time all is queued, the device may have waited for the host inside the timed
+        part: it is queued again behind a kernel twice as long, up to MAX_HOLD_US. An arm that writes to its inputs then
+        finds them written to; a sample's values are judged by nobody.
+        """
+        while True:
+            torch.cuda._sleep(int(hold.us * _BLOCKER_CYCLES_PER_US))
+            _record(self.start)
+            enqueue()
+            _record(self.stop)
+            held = not _query(self.start)  # type: ignore[no-untyped-call]
+            _synchronize()
+            if held or not self.samples_again or hold.us >= MAX_HOLD_US:
+                return float(_elapsed_ms(self.start, self.stop)) * 1e3
+            hold.us *= 2
 
 
 class GraphClock(CudaClock):
@@ -269,14 +293,10 @@ class GraphClock(CudaClock):
                 self.tail()
         graph.replay()
         self.synchronize()
-        start = _perf_counter_ns()
-        graph.replay()
-        # The blocker must outlast the host's share of a graph launch, or the gap would be timed.
-        blocker_us = 2 * (_perf_counter_ns() - start) / 1e3 + 20
-        self.synchronize()
+        hold = self._hold(graph)
 
         def sample() -> float:
-            return self.between(graph.replay, blocker_us) / launches
+            return self.between(graph.replay, hold) / launches
 
         return Timed(arm, launches, sample, outputs, graph.replay, sets)
 
@@ -301,12 +321,16 @@ class GraphClock(CudaClock):
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             for launch in range(launches):
                 call(launch)
+        hold = self._hold(graph)
+        return min(self.between(graph.replay, hold) for _ in range(_FENCED_REPLAYS)) / launches
+
+    def _hold(self, graph: torch.cuda.CUDAGraph) -> Hold:
+        """Twice what the host takes to launch the graph, to begin with."""
         start = _perf_counter_ns()
         graph.replay()
-        blocker_us = 2 * (_perf_counter_ns() - start) / 1e3 + 20
+        host_us = (_perf_counter_ns() - start) / 1e3
         self.synchronize()
-        best = min(self.between(graph.replay, blocker_us) for _ in range(_FENCED_REPLAYS))
-        return best / launches
+        return Hold(2 * host_us + 20)
 
 
 class EventClock(CudaClock):
@@ -328,11 +352,11 @@ class EventClock(CudaClock):
         def replay() -> None:
             outputs[:] = [arm.outputs(args) for args in sets]
 
-        host_us = wall_us(enqueue, lambda: None, 1)
+        hold = Hold(2 * wall_us(enqueue, lambda: None, 1) + 50)
         self.synchronize()
 
         def sample() -> float:
-            return self.between(enqueue, 2 * host_us + 50) / launches
+            return self.between(enqueue, hold) / launches
 
         return Timed(arm, launches, sample, outputs, replay, sets)
 

@@ -89,6 +89,8 @@ class RankCudaClock(CudaClock):
     """What the two GPU clocks of several ranks share: the meeting, the stamps, and one time for all."""
 
     min_sample_us = MIN_TRAIN_US
+    samples_again = False
+    """Others would wait in the meeting for nobody; and the stamps, behind it, know nothing of this host's launch."""
 
     def __init__(self, team: Team, timer: DeviceTimer) -> None:
         super().__init__()

@@ -13,8 +13,11 @@ from harness.measure.arms import Arm
 from harness.measure.clock import (
     COLD_FACTOR,
     MAX_COPIES_BYTES,
+    MAX_HOLD_US,
     MAX_SETS,
     ArmSets,
+    CudaClock,
+    Hold,
     Rotation,
     WallClock,
     launches_for,
@@ -23,6 +26,7 @@ from harness.measure.clock import (
     tampered,
 )
 from harness.measure.controls import copy_time_us, read_controls
+from harness.measure.rank_clock import RankCudaClock
 from harness.op import Args, Device
 from harness.schema.vocabulary import Cache, Contract, Kind, Method, Role
 from tests.rig import CPU
@@ -209,3 +213,71 @@ def test_copy_time_grows_with_its_bytes() -> None:
     device = torch.device("cpu")
     small, large = (copy_time_us(WallClock(), size, 1, device) for size in (1 << 16, 1 << 24))
     assert large > 4 * small
+
+
+class _Stream:
+    """A device that works off its queue in order, and a host whose time passes as `enqueue` says; all in µs."""
+
+    def __init__(self, host_us: list[float], work_us: float) -> None:
+        self.host_us = host_us
+        self.work_us = work_us
+        self.now = self.free = 0.0
+        self.at: dict[object, float] = {}
+        self.queued = 0
+
+    def sleep(self, cycles: int) -> None:
+        self.free = max(self.free, self.now) + cycles / clock._BLOCKER_CYCLES_PER_US
+
+    def record(self, event: object) -> None:
+        self.at[event] = max(self.free, self.now)
+
+    def query(self, event: object) -> bool:
+        return self.now >= self.at[event]
+
+    def synchronize(self) -> None:
+        self.now = max(self.now, self.free)
+
+    def enqueue(self) -> None:
+        self.now += self.host_us[min(self.queued, len(self.host_us) - 1)]
+        self.queued += 1
+        self.free = max(self.free, self.now) + self.work_us
+
+    def between(self, monkeypatch: pytest.MonkeyPatch, hold: Hold, *, again: bool = True) -> float:
+        monkeypatch.setattr(torch.cuda, "_sleep", self.sleep)
+        monkeypatch.setattr(clock, "_record", self.record)
+        monkeypatch.setattr(clock, "_query", self.query)
+        monkeypatch.setattr(clock, "_synchronize", self.synchronize)
+        monkeypatch.setattr(clock, "_elapsed_ms", lambda start, stop: (self.at[stop] - self.at[start]) / 1e3)
+        timer = object.__new__(CudaClock)
+        timer.start, timer.stop = object(), object()  # type: ignore[assignment]
+        timer.samples_again = again
+        return timer.between(self.enqueue, hold)
+
+
+@pytest.mark.defence("clock_held")
+@pytest.mark.parametrize(("host_us", "queued", "kept"), [(10.0, 1, 40.0), (100.0, 3, 160.0), (3000.0, 8, 5120.0)])
+def test_no_sample_counts_the_host(monkeypatch: pytest.MonkeyPatch, host_us: float, queued: int, kept: float) -> None:
+    """A host slower than when the blocking kernel was sized made one arm's samples 5 to 16 % long, others not."""
+    stream, hold = _Stream([host_us], work_us=500.0), Hold(40.0)
+    assert stream.between(monkeypatch, hold) == pytest.approx(500.0)
+    assert (stream.queued, hold.us) == (queued, kept)
+
+
+@pytest.mark.defence("clock_held")
+def test_one_late_sample_is_taken_again_and_the_longer_hold_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, hold = _Stream([10.0, 70.0, 10.0], work_us=500.0), Hold(40.0)
+    assert [stream.between(monkeypatch, hold) for _ in range(3)] == pytest.approx([500.0] * 3)
+    assert (stream.queued, hold.us) == (4, 80.0)
+
+
+def test_what_waits_for_the_device_itself_is_timed_with_its_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, hold = _Stream([1e6], work_us=500.0), Hold(40.0)
+    assert stream.between(monkeypatch, hold) > 500.0
+    assert MAX_HOLD_US <= hold.us < 2 * MAX_HOLD_US
+
+
+def test_a_rank_does_not_sample_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream, hold = _Stream([100.0], work_us=500.0), Hold(40.0)
+    assert stream.between(monkeypatch, hold, again=False) == pytest.approx(560.0)
+    assert (stream.queued, hold.us) == (1, 40.0)
+    assert RankCudaClock.samples_again is False

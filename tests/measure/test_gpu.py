@@ -1,5 +1,6 @@
 """What only a GPU can show. Run with `pytest -m gpu`; everywhere else these skip and say so."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 
 from harness.measure import environment
 from harness.measure.arms import BASELINE_ID, Arm
-from harness.measure.clock import EventClock, GraphClock, clock_for
+from harness.measure.clock import EventClock, GraphClock, Hold, clock_for
 from harness.measure.controls import read_controls
 from harness.op import Candidate
 from harness.protocol import Task
@@ -42,6 +43,19 @@ def measured(*candidates: Candidate, **more: Any) -> Measurement:
     controls = read_controls(clock_for(device, capturable=True), environment.device("cuda"))
     assert controls.passed, controls.reason
     return comparison(candidates, device=device, controls=controls).run(Task(case=CASE, context=None))
+
+
+def test_a_host_that_launches_late_is_not_timed() -> None:
+    """The blocking kernel is sized for a quick host; then the host takes 3 ms to launch."""
+    x = torch.zeros(1, device="cuda")
+    clock, hold = GraphClock(), Hold(50.0)
+
+    def launch_late() -> None:
+        time.sleep(3e-3)
+        x.add_(1)
+
+    assert clock.between(launch_late, hold) < 100
+    assert hold.us > 3_000
 
 
 def test_honest_kernel_is_timed_cold_in_a_graph(evil: Any) -> None:
