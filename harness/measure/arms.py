@@ -11,7 +11,7 @@ import inspect
 import itertools
 import types
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -64,7 +64,6 @@ class Arm:
     """Salt of the compile cache key, so that the twin never reuses the baseline's artefact."""
     mutates: tuple[str, ...] = ()
     returns: tuple[str, ...] = ()
-    tags: dict[str, str] = field(default_factory=dict)
 
     def prepared(self, args: Args) -> Args:
         """The arguments the callable takes: what the candidate's untimed `prepare` makes of the op's."""
@@ -262,4 +261,18 @@ def autotuned_configs(candidate: Candidate) -> dict[str, str]:
     for name, value in getattr(candidate.run, "__globals__", {}).items():
         if isinstance(value, triton.runtime.Autotuner) and getattr(value, "best_config", None) is not None:
             chosen[name] = str(value.best_config)
+    return chosen
+
+
+def inductor_configs(modules: Iterable[types.ModuleType]) -> dict[str, str]:
+    """Configurations that Inductor's own tuning settled on, by kernel name: the compile's lottery, on record.
+
+    `modules` are generated ones (`PyCodeCache.modules`). A kernel that was not launched yet has several launchers left.
+    """
+    chosen: dict[str, str] = {}
+    for module in modules:
+        for name, value in vars(module).items():
+            launchers = getattr(value, "launchers", None)
+            if isinstance(launchers, list) and len(launchers) == 1:
+                chosen[name] = str(launchers[0].config)
     return chosen

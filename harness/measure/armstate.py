@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import ModuleType
 
-from harness.measure.arms import Arm, autotuned_configs
+from harness.measure.arms import Arm, autotuned_configs, inductor_configs
 from harness.measure.clock import Timed
 from harness.measure.engagement import Profile
 from harness.measure.gate import ArmGate
@@ -26,6 +27,8 @@ class ArmState:
     notes: tuple[str, ...] = ()
     gate_after: GateRecord | None = None
     profile: Profile | None = None
+    generated: tuple[ModuleType, ...] = ()
+    """Modules that Inductor wrote for it."""
     build_s: float = 0.0
     peak_bytes: int = 0
     host_us: float | None = None
@@ -70,7 +73,8 @@ class ArmState:
             kernels=profile.kernels if profile else (),
             graph_count=arm.counter.graphs if arm.counter else None,
             registration=arm.registration,
-            tags=autotuned_configs(candidate) if candidate and candidate.kind is Kind.TRITON else {},
+            tags=inductor_configs(self.generated)
+            | (autotuned_configs(candidate) if candidate and candidate.kind is Kind.TRITON else {}),
             build_s=self.build_s,
             peak_bytes=self.peak_bytes,
             host_us=self.host_us,

@@ -15,6 +15,7 @@ from time import monotonic
 from types import MappingProxyType
 
 import torch
+from torch._inductor.codecache import PyCodeCache
 
 from harness.measure.arms import BASELINE_ID, Arm, arms_of, certified
 from harness.measure.armstate import ArmState
@@ -294,9 +295,11 @@ class _Run:
             return
         with touching(self.c.link, state, Phase.BUILD, self.c.device.type):
             scratch = self.gate.draw() if state.arm.mutates else reference.args
+            generated_before = len(PyCodeCache.modules)
             start = monotonic()
             state.arm.outputs(state.arm.prepared(scratch))
             synchronize(self.c.device.type)
+            state.generated = tuple(PyCodeCache.modules[generated_before:])
             state.build_s = self.task.build_s.get(state.arm.id, monotonic() - start)
             if self.c.device.type == "cuda":
                 state.peak_bytes = _peak_bytes(state.arm, state.arm.prepared(scratch))
