@@ -6,8 +6,7 @@ that a crash or a hang can be laid at the right door.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -21,6 +20,7 @@ from harness.measure.arms import BASELINE_ID, Arm, arms_of, certified
 from harness.measure.armstate import ArmState
 from harness.measure.clock import Rotation, tampered
 from harness.measure.contract import ContractProbe
+from harness.measure.eligible import does_not_fit
 from harness.measure.engagement import PROFILED_CALLS, Profile, disengaged, profiled
 from harness.measure.gate import ArmGate, Gate, Reference, tensors_of
 from harness.measure.inputs import fingerprint
@@ -29,7 +29,7 @@ from harness.measure.rank_gate import unequal_ranks
 from harness.measure.ranks import together
 from harness.measure.sampler import Samples
 from harness.measure.timing import TimedPart
-from harness.op import Args, Candidate, Context, Device, Impl, Op
+from harness.op import Args, Candidate, Context, Device, Op
 from harness.protocol import Settings, Task, stored_settings
 from harness.schema.case import Case, Dtype, Layout
 from harness.schema.manifest import Tolerance
@@ -221,32 +221,12 @@ class _Run:
                 state.fail(ArmStatus.GATE_FAILED, reason)
 
     def _decline_by_name(self, args: Args) -> None:
-        """A case may give an argument that native has a default for; candidates that do not know it do not fit."""
-        own = inspect.signature(self.c.op.native).parameters
         for state in self.states:
-            candidate = state.arm.candidate
-            if candidate is None:
+            if (candidate := state.arm.candidate) is None:
                 continue
-            if candidate.prepare is not None:
-                with touching(self.c.link, state, Phase.BUILD, self.c.device.type):
-                    if reason := self._unprepared(candidate, candidate.prepare, args):
-                        state.fail(ArmStatus.INELIGIBLE, reason)
-                continue
-            given = [name for name in args if name in own or candidate.context is not None]
-            if unknown := unknown_to(candidate.run, given):
-                state.fail(ArmStatus.INELIGIBLE, f"takes no {', '.join(unknown)}, which the case gives")
-
-    def _unprepared(self, candidate: Candidate, prepare: Callable[[Args], Args], args: Args) -> str:
-        """Why a candidate between a context's neighbours cannot have what it prepares ahead of the call, or ""."""
-        if self.context is None or candidate.context is not None:
-            return ""
-        needed = inspect.signature(self.c.op.native).parameters.values()
-        if absent := [one.name for one in needed if one.name not in args and one.default is one.empty]:
-            return f"prepares the op's arguments ahead, and {', '.join(absent)} arises inside this context"
-        taken = inspect.signature(self.context.compose(self.c.op.native)).parameters
-        if added := [name for name in prepare(args) if name not in taken]:
-            return f"prepares {', '.join(added)} ahead, which this context does not hand on"
-        return ""
+            with touching(self.c.link, state, Phase.BUILD, self.c.device.type):
+                if reason := does_not_fit(candidate, self.c.op, self.context, args):
+                    state.fail(ArmStatus.INELIGIBLE, reason)
 
     def _fingerprints(self, args: Args) -> dict[str, str]:
         """Of every rank's tensors: rank 0's under their names, rank 1's as `name@1`."""
@@ -413,14 +393,6 @@ class _Run:
             started_at=self.started_at,
             ranks=self.c.ranks,
         )
-
-
-def unknown_to(function: Impl, names: Iterable[str]) -> list[str]:
-    """Those of the names that are no parameters of the function."""
-    parameters = inspect.signature(function).parameters
-    if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
-        return []
-    return [name for name in names if name not in parameters]
 
 
 def _peak_bytes(arm: Arm, args: Args) -> int:

@@ -18,9 +18,8 @@ from harness.measure.arms import (
     own_code,
     registered_op,
 )
-from harness.op import Args, Context, Draw, Impl, Op
+from harness.op import Op
 from harness.protocol import Task
-from harness.schema.case import Case
 from harness.schema.vocabulary import ArmStatus, Kind, Role, RunStatus
 from tests.evil import hidden_work, wrong_results
 from tests.rig import arm_of, comparison, quick, rmsnorm_case, without_inductor
@@ -181,39 +180,3 @@ def test_in_a_context_the_candidate_is_compiled_with_its_neighbours(monkeypatch:
     assert arm_of(of, hidden_work.fine).graph_count == 1
     assert arm_of(of, wrong_results.zero_output).status is ArmStatus.GATE_FAILED
     assert set(of.input_fingerprints) == {"x", "weight", "residual"}
-
-
-def _twice(impl: Impl) -> Impl:
-    def twice(a: Tensor, b: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        return impl(x=a, weight=weight, eps=eps), impl(x=b, weight=weight, eps=eps)
-
-    return twice
-
-
-def _two_inputs(case: Case, draw: Draw) -> Args:
-    args = OP.inputs(case, draw)
-    return {"a": args.pop("x"), "b": draw.activation("b", case.shape, case.layout), **args}
-
-
-def test_between_neighbours_nothing_is_prepared_that_arises_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `prepare` takes may be no argument of the context, and what it makes may not get through."""
-    quick(monkeypatch)
-    more = Context(id="twice", what="two at once", inputs=_two_inputs, compose=_twice, bytes_moved=OP.bytes_moved)
-    op = replace(OP, contexts=(*OP.contexts, more))
-    reads_eps = replace(hidden_work.prepares_result, prepare=lambda args: {**args, "y": args["weight"]}, name="adds")
-    case = rmsnorm_case(contexts=("residual_add", "twice"))
-    candidates = [hidden_work.prepares_weight, reads_eps, hidden_work.fine]
-    beside = comparison(candidates, op=op).run(Task(case=case, context="residual_add"))
-    assert arm_of(beside, hidden_work.prepares_weight).status is ArmStatus.OK, "the weight is the context's too"
-    added = arm_of(beside, reads_eps)
-    assert (added.status, added.reason) == (
-        ArmStatus.INELIGIBLE,
-        "prepares y ahead, which this context does not hand on",
-    )
-    twice = comparison(candidates, op=op).run(Task(case=case, context="twice"))
-    absent = arm_of(twice, hidden_work.prepares_weight)
-    assert (absent.status, absent.reason) == (
-        ArmStatus.INELIGIBLE,
-        "prepares the op's arguments ahead, and x arises inside this context",
-    )
-    assert arm_of(twice, hidden_work.fine).status is ArmStatus.OK
