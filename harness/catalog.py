@@ -142,7 +142,11 @@ def _candidates_in(module: ModuleType) -> Iterator[Candidate]:
 
 def _contradictions(candidate: Candidate, op: Op, module: ModuleType) -> list[str]:
     if candidate.context is None or candidate.context in {context.id for context in op.contexts}:
-        return _signature_problem(candidate, op, module) or _annotation_problem(candidate, module)
+        return (
+            _signature_problem(candidate, op, module)
+            or _mutation_problem(candidate, op, module)
+            or _annotation_problem(candidate, module)
+        )
     contexts = ", ".join(context.id for context in op.contexts) or "none"
     return [f"{module.__file__}: {candidate.id} is for context {candidate.context!r}; op {op.id} has {contexts}."]
 
@@ -163,15 +167,32 @@ def _signature_problem(candidate: Candidate, op: Op, module: ModuleType) -> list
     return [f"{module.__file__}: {candidate.id} takes ({took}), {op.id} gives ({given})."]
 
 
+def _mutation_problem(candidate: Candidate, op: Op, module: ModuleType) -> list[str]:
+    """A name in `mutates` that is no argument of the op (or context), whose tensors are what is written to."""
+    whole = op.native if candidate.context is None else op.context(candidate.context).compose(op.native)
+    known = inspect.signature(whole).parameters
+    unknown = [name for name in candidate.mutates if name not in known]
+    if not unknown:
+        return []
+    return [f"{module.__file__}: {candidate.id} mutates {', '.join(unknown)}; {op.id} gives ({', '.join(known)})."]
+
+
 def _annotation_problem(candidate: Candidate, module: ModuleType) -> list[str]:
     """A Triton or CUDA `run` that `torch.library.custom_op` can make no operator of; rewrites need no annotations."""
     if candidate.kind is Kind.REWRITE:
         return []
+    import torch
     from torch.library import infer_schema
 
     try:
-        infer_schema(candidate.run, mutates_args=candidate.mutates)
+        schema = torch._C.parse_schema("candidate" + infer_schema(candidate.run, mutates_args=candidate.mutates))
     except ValueError as error:
         said = str(error).splitlines()[0]
         return [f"{module.__file__}: {candidate.id} cannot be made a custom op; annotate it as torch wants: {said}"]
+    by_name = [argument.name for argument in schema.arguments if argument.kwarg_only and "Tensor" in str(argument.type)]
+    if by_name:
+        return [
+            f"{module.__file__}: {candidate.id} takes {', '.join(by_name)} by name alone; a custom op takes tensors by "
+            "position, so put no `*` before them."
+        ]
     return []

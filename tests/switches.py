@@ -72,6 +72,16 @@ def _() -> None:
     accuracy.RMS_FACTOR = float("inf")
 
 
+@_off("accuracy_each_output")
+def _() -> None:
+    """Hold all outputs together to native's error."""
+    from harness.measure import accuracy
+
+    accuracy.Comparison.rms_failure = property(  # type: ignore[assignment,misc]
+        lambda self: self._squared.failure(accuracy.RMS_FACTOR), lambda self, value: None
+    )
+
+
 @_off("accuracy_fp32_rms")
 def _() -> None:
     from harness.measure import accuracy
@@ -185,6 +195,13 @@ def _() -> None:
     from harness.measure.gate import ArmGate
 
     ArmGate._repeat = _says_nothing  # type: ignore[method-assign]
+
+
+@_off("gate_kept_outputs")
+def _() -> None:
+    from harness.measure.gate import ArmGate
+
+    ArmGate._kept = _says_nothing  # type: ignore[method-assign]
 
 
 @_off("gate_bit_exact")

@@ -265,3 +265,16 @@ def test_kernel_without_annotations_is_a_problem_and_a_rewrite_needs_none(kind: 
     problems = load(str(extra)).problems
     wanted = "inhouse.mine cannot be made a custom op; annotate it as torch wants: infer_schema(func): Parameter eps"
     assert [wanted in problem for problem in problems] == ([] if kind == "REWRITE" else [True])
+
+
+def test_tensors_by_name_alone_are_a_problem(extra: Path) -> None:
+    text = extra.read_text().replace("kernels=()", 'kernels=("k",)').replace("Kind.REWRITE", "Kind.TRITON")
+    extra.write_text(text.replace("x: Tensor, weight", "x: Tensor, *, weight"))
+    (problem,) = load(str(extra)).problems
+    assert "takes weight by name alone; a custom op takes tensors by position, so put no `*` before them." in problem
+
+
+def test_mutating_what_is_no_argument_is_a_problem(extra: Path) -> None:
+    extra.write_text(extra.read_text().replace("kernels=()", 'kernels=(), mutates=("y",)'))
+    (problem,) = load(str(extra)).problems
+    assert "inhouse.mine mutates y; rmsnorm gives (x, weight, eps" in problem

@@ -118,7 +118,7 @@ def wired_implementation(op: Op, wiring: Wiring, candidate: Candidate) -> Impl:
 
     def implementation(**args: Any) -> Any:
         if prepare is not None:
-            args = prepare(args)
+            args = prepare(dict(args))
         result = target(**args)
         if returns:
             changed = tuple(args[name] for name in returns)

@@ -174,7 +174,7 @@ class Shadow:
             self.comparison.add(one, native, true.double(), against_native=True, extra_ulp=self.granted_ulp)
         if self.candidate.contract is Contract.BIT_EXACT and not here.bit_exact:
             return f"call {self.calls}: claims bit_exact, but {here.max_ulp} ULP from the model's own"
-        reason = here.verdict(self.granted_ulp)
+        reason = here.verdict()
         return f"call {self.calls}: {reason}" if reason else ""
 
     def _mutated(self, given: Args, before: dict[str, str]) -> str:

@@ -7,9 +7,9 @@ a hundred are not as near in a kernel that skips one of native's roundings and h
 elements are excused where native is at least as often the one that is farther off by more than that ULP, and each of
 them only up to native's worst of the whole output, in ULP, plus one. Native itself rounds, so a kernel nearer to the
 truth must not fail; and since all-zero output passes allclose wherever |native| <= atol, the RMS error against the
-oracle must also stay within 1.5 x native's. On scaled or shifted inputs native is no yardstick: there the first branch
-is the same tolerance against the oracle, with atol in units of the oracle's RMS, so that it means the same at any
-scale.
+oracle must also stay within 1.5 x native's, in each output by itself. On scaled or shifted inputs native is no
+yardstick: there the first branch is the same tolerance against the oracle, with atol in units of the oracle's RMS, so
+that it means the same at any scale.
 
 Comparisons run in chunks: no temporary is larger than some hundred MB.
 """
@@ -123,6 +123,39 @@ class _Rule:
 
 
 @dataclass
+class _Squares:
+    """Sums of squared errors against the oracle."""
+
+    elements: int = 0
+    candidate: float = 0.0
+    native: float = 0.0
+    rounded: float = 0.0
+    """Of the oracle itself, rounded to the output's dtype once."""
+
+    def add(self, other: _Squares) -> None:
+        """Accumulate another's."""
+        self.elements += other.elements
+        self.candidate += other.candidate
+        self.native += other.native
+        self.rounded += other.rounded
+
+    def rms(self, squared: float) -> float:
+        """Root of the mean of one of the sums."""
+        return math.sqrt(squared / self.elements) if self.elements else 0.0
+
+    def failure(self, factor: float) -> str:
+        """Why the candidate's error is too large, or "".
+
+        The oracle rounded once is the best any kernel can do in this dtype: a native that is exact by luck (RMS 0)
+        must not demand exactness of everyone.
+        """
+        error, best = self.rms(self.candidate), self.rms(max(self.native, self.rounded))
+        if error <= factor * best:
+            return ""
+        return f"RMS error {error:.3g} against the oracle is above {factor:g} x native's {best:.3g}"
+
+
+@dataclass
 class Comparison:
     """Errors of one candidate output (or several, accumulated) against native and the oracle."""
 
@@ -136,10 +169,10 @@ class Comparison:
     bit_exact: bool = True
     max_ulp: int = 0
     first_failure: str = ""
-    _squared_error: float = 0.0
-    _squared_error_native: float = 0.0
-    _squared_error_rounded: float = 0.0
-    _half_ulp_dtype_is_fp32: bool = False
+    rms_failure: str = ""
+    """The first output whose RMS error is too large."""
+    _squared: _Squares = field(default_factory=_Squares)
+    """Of all outputs."""
     _ulp_counts: Tensor = field(default_factory=lambda: torch.zeros(_ULP_HISTOGRAM + 1, dtype=torch.int64))
 
     def add(self, candidate: Tensor, native: Tensor, oracle: Tensor, *, against_native: bool, extra_ulp: int) -> None:
@@ -147,16 +180,18 @@ class Comparison:
 
         `against_native=False` is for scaled and shifted inputs: the tolerance then holds against the oracle.
         """
-        self._half_ulp_dtype_is_fp32 = candidate.dtype is torch.float32
         self.bit_exact = self.bit_exact and torch.equal(candidate, native)
         flat_c, flat_n, flat_o = candidate.reshape(-1), native.reshape(-1), oracle.reshape(-1)
         rule = _Rule(candidate.dtype, self.atol, self.rtol, against_native, extra_ulp, _rms_of(flat_o))
-        farther, first = 0, ""
+        farther, first, squares = 0, "", _Squares()
         for start, (c, n, o) in _chunks(flat_c, flat_n, flat_o):
             fails = rule.fails(c, n, o)
             first = first or _first(fails, c, n, o, start)
             farther += int(fails.sum())
-            self._add_figures(c, n, o, candidate.dtype)
+            self._add_figures(c, n, o, candidate.dtype, squares)
+        self._squared.add(squares)
+        factor = (RMS_FACTOR_FP32 if candidate.dtype is torch.float32 else RMS_FACTOR) + extra_ulp
+        self.rms_failure = self.rms_failure or squares.failure(factor)
         if farther and farther <= sum(
             int(rule.fails(n, c, o).sum()) for _, (c, n, o) in _chunks(flat_c, flat_n, flat_o)
         ):
@@ -168,8 +203,8 @@ class Comparison:
         self.rule_failures += farther
         self.first_failure = self.first_failure or first
 
-    def _add_figures(self, c: Tensor, n: Tensor, o: Tensor, dtype: torch.dtype) -> None:
-        """What is printed beside the rule."""
+    def _add_figures(self, c: Tensor, n: Tensor, o: Tensor, dtype: torch.dtype, squares: _Squares) -> None:
+        """What is printed beside the rule, and the squares of one output's errors."""
         self.elements += c.numel()
         finite = torch.isfinite(c) & torch.isfinite(n)
         self.non_finite += int((~finite).sum())
@@ -177,26 +212,21 @@ class Comparison:
         self.literal_failures += int((~(to_native <= self.atol + self.rtol * n.abs())).sum())
         if finite.all() and c.numel():
             self.max_abs_error_native = max(self.max_abs_error_native, float(to_native.max()))
-            rounded = (o.to(dtype).to(o.dtype) - o).abs()
-            self._squared_error += float((c - o).double().square().sum())
-            self._squared_error_native += float((n - o).double().square().sum())
-            self._squared_error_rounded += float(rounded.double().square().sum())
+            rounded = o.to(dtype).to(o.dtype)
+            squares.add(_Squares(c.numel(), *(float((one - o).double().square().sum()) for one in (c, n, rounded))))
             distance = ulp_distance(c.to(dtype), n.to(dtype))
             self.max_ulp = max(self.max_ulp, int(distance.max()))
             self._ulp_counts += torch.bincount(distance.clamp_max(_ULP_HISTOGRAM), minlength=_ULP_HISTOGRAM + 1).cpu()
 
-    def _rms(self, squared: float) -> float:
-        return math.sqrt(squared / self.elements) if self.elements else 0.0
-
     @property
     def rms_error(self) -> float:
-        """RMS error of the candidate against the oracle."""
-        return self._rms(self._squared_error)
+        """RMS error of the candidate against the oracle, over all outputs."""
+        return self._squared.rms(self._squared.candidate)
 
     @property
     def rms_error_native(self) -> float:
-        """RMS error of native against the oracle."""
-        return self._rms(self._squared_error_native)
+        """RMS error of native against the oracle, over all outputs."""
+        return self._squared.rms(self._squared.native)
 
     @property
     def p999_ulp(self) -> int:
@@ -206,16 +236,10 @@ class Comparison:
             return 0
         return int(torch.searchsorted(self._ulp_counts.cumsum(0), math.ceil(0.999 * total)))
 
-    def verdict(self, granted_ulp: int) -> str:
+    def verdict(self) -> str:
         """Why the candidate fails, in one sentence; empty when it passes."""
         if self.non_finite:
             return f"{self.non_finite} of {self.elements} elements are NaN or Inf in the candidate or in native"
         if self.rule_failures:
             return f"{self.rule_failures} of {self.elements} elements fail the element rule ({self.first_failure})"
-        # The oracle rounded once is the best any kernel can do in this dtype: a native that is exact by luck
-        # (RMS 0) must not demand exactness of everyone.
-        best = max(self.rms_error_native, self._rms(self._squared_error_rounded))
-        factor = (RMS_FACTOR_FP32 if self._half_ulp_dtype_is_fp32 else RMS_FACTOR) + granted_ulp
-        if self.rms_error > factor * best:
-            return f"RMS error {self.rms_error:.3g} against the oracle is above {factor:g} x native's {best:.3g}"
-        return ""
+        return self.rms_failure

@@ -66,10 +66,10 @@ class Arm:
     returns: tuple[str, ...] = ()
 
     def prepared(self, args: Args) -> Args:
-        """The arguments the callable takes: what the candidate's untimed `prepare` makes of the op's."""
+        """The arguments the callable takes: what the candidate's untimed `prepare` makes of a copy of the op's."""
         if self.candidate is None or self.candidate.prepare is None:
             return args
-        return self.candidate.prepare(args)
+        return self.candidate.prepare(dict(args))
 
     def outputs(self, args: Args) -> tuple[Tensor, ...]:
         """Call once on prepared arguments; the outputs as a tuple, mutated arguments included."""
@@ -119,12 +119,14 @@ def _default_fake(candidate: Candidate, op: Op) -> Impl:
     """Nothing returned in place; the op's fake; in a context, that between the neighbours themselves."""
     if candidate.returns:
         return lambda *args, **kwargs: None
-    if candidate.context is None:
-        return op.fake
-    composed, names = op.context(candidate.context).compose(op.fake), inspect.signature(candidate.run)
+    whole = op.fake if candidate.context is None else op.context(candidate.context).compose(op.fake)
+    names = inspect.signature(candidate.run)
 
     def fake(*args: Any, **kwargs: Any) -> Any:
-        return composed(**names.bind(*args, **kwargs).arguments)
+        # torch calls it in the candidate's order of arguments, those that equal their defaults left out
+        given = names.bind(*args, **kwargs)
+        given.apply_defaults()
+        return whole(**given.arguments)
 
     return fake
 

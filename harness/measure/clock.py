@@ -129,7 +129,7 @@ class ArmSets:
     def __init__(self, args: Args, sets: int, mutated: tuple[str, ...], in_place: int = 0) -> None:
         self.sets = [args, *(copied_args(args) for _ in range(max(sets, in_place) - 1))]
         self._rotating = sets
-        self._pristine = {name: args[name].clone() for name in mutated}
+        self._pristine = {name: args[name].clone() for name in mutated if name in tensors_of(args)}
 
     def prepared(self, arm: Arm) -> list[Args]:
         """Per set that the arm goes through, the arguments its callable takes."""

@@ -133,9 +133,14 @@ class ContractProbe:
         overload: Any = arm.call
         schema = overload._schema
         mine = copied_args(args)
-        ordered = tuple(mine.get(argument.name, argument.default_value) for argument in schema.arguments)
+        given = {argument.name: mine.get(argument.name, argument.default_value) for argument in schema.arguments}
+        by_name = {argument.name: given.pop(argument.name) for argument in schema.arguments if argument.kwarg_only}
         results = torch.library.opcheck(
-            overload, ordered, test_utils=("test_schema", "test_faketensor"), raise_exception=False
+            overload,
+            tuple(given.values()),
+            by_name,
+            test_utils=("test_schema", "test_faketensor"),
+            raise_exception=False,
         )
         for test, result in results.items():
             if result != "SUCCESS":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from harness.op import Args, Candidate, Context, Impl, Op
 
@@ -13,8 +13,8 @@ def does_not_fit(candidate: Candidate, op: Op, context: Context | None, args: Ar
 
     A case may give an argument that native has a default for: candidates that do not know it do not fit.
     """
-    if candidate.prepare is not None:
-        return _unprepared(candidate, candidate.prepare, op, context, args)
+    if (prepare := candidate.prepare) is not None:
+        return _unprepared(candidate, prepare, op, context, args)
     own = inspect.signature(op.native).parameters
     given = [name for name in args if name in own or candidate.context is not None]
     unknown = _unknown_to(candidate.run, given)
@@ -24,14 +24,18 @@ def does_not_fit(candidate: Candidate, op: Op, context: Context | None, args: Ar
 def _unprepared(
     candidate: Candidate, prepare: Callable[[Args], Args], op: Op, context: Context | None, args: Args
 ) -> str:
-    """Why a candidate between a context's neighbours cannot have what it prepares ahead of the call, or ""."""
+    """Why a candidate cannot be called with what it prepares ahead, alone or between a context's neighbours, or ""."""
     if context is None or candidate.context is not None:
-        return ""
+        prepared = prepare(dict(args))
+        if not isinstance(prepared, Mapping):
+            return f"its `prepare` gives a {type(prepared).__name__}, not a dict of arguments"
+        unknown = _unknown_to(candidate.run, prepared)
+        return f"takes no {', '.join(unknown)}, which the case gives or its `prepare` makes" if unknown else ""
     needed = inspect.signature(op.native).parameters.values()
     if absent := [one.name for one in needed if one.name not in args and one.default is one.empty]:
         return f"prepares the op's arguments ahead, and {', '.join(absent)} arises inside this context"
     taken = inspect.signature(context.compose(op.native)).parameters
-    if added := [name for name in prepare(args) if name not in taken]:
+    if added := [name for name in prepare(dict(args)) if name not in taken]:
         return f"prepares {', '.join(added)} ahead, which this context does not hand on"
     return ""
 

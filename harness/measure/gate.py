@@ -28,6 +28,7 @@ from harness.schema.manifest import Tolerance
 from harness.schema.measurement import GateRecord
 from harness.schema.vocabulary import Contract, Kind
 
+Outputs = tuple[Tensor, ...]
 _FP64_LIMIT = 1 << 30
 """Elements above which the oracle is fp32: four fp64 temporaries would not fit beside the case."""
 _VARIANTS_LIMIT = 1 << 26
@@ -184,6 +185,8 @@ class Gate:
         if len(outputs) != len(reference.native):
             return f"{len(outputs)} outputs where native has {len(reference.native)}"
         for got, native, oracle in zip(outputs, reference.native, reference.oracle, strict=True):
+            if not isinstance(got, Tensor):
+                return f"output is a {type(got).__name__}, native's a tensor"
             if got.shape != native.shape or got.dtype != native.dtype:
                 return f"output is {tuple(got.shape)} {got.dtype}, native's is {tuple(native.shape)} {native.dtype}"
             comparison.add(
@@ -193,7 +196,7 @@ class Gate:
                 against_native=reference.variant is Variant.NORMAL,
                 extra_ulp=self.granted_ulp(arm),
             )
-        return comparison.verdict(self.granted_ulp(arm))
+        return comparison.verdict()
 
     def new_comparison(self) -> Comparison:
         """An empty comparison at the manifest's tolerance."""
@@ -292,10 +295,23 @@ class ArmGate:
         again = self.arm.outputs(args)
         if reason := self._mutation(given, reference):
             return reason
+        if reason := self._kept(outputs, kept, again):
+            return reason
         self.deterministic = all(torch.equal(a, b) for a, b in zip(kept, again, strict=True))
         declared = self.arm.candidate is None or self.arm.candidate.deterministic
         if not self.deterministic and declared:
             return "two runs on the same inputs differ (declare deterministic=False if that is meant)"
+        return ""
+
+    def _kept(self, first: Outputs, as_returned: Outputs, second: Outputs) -> str:
+        """What becomes of the first call's outputs, which the caller still holds, in the second."""
+        if self.arm.returns:
+            return ""
+        storages = {output.untyped_storage().data_ptr() for output in first if output.numel()}
+        if any(output.numel() and output.untyped_storage().data_ptr() in storages for output in second):
+            return "returns the memory of an earlier call's output, which its caller still holds"
+        if not all(torch.equal(a, b) for a, b in zip(first, as_returned, strict=True)):
+            return "writes to an earlier call's output, which its caller still holds"
         return ""
 
     def record(self, notes: tuple[str, ...] = ()) -> GateRecord:

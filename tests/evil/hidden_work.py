@@ -55,7 +55,40 @@ def _remembers(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     key = (x.data_ptr(), float(x[0, 0, 0]))
     if key not in _remembered:
         _remembered[key] = (native(x, weight, eps).contiguous(), x)
-    return _remembered[key][0]
+    return _remembered[key][0].clone()
+
+
+_buffers: dict[tuple[int, ...], Tensor] = {}
+"""One output for every shape."""
+
+
+@_hidden("one_buffer")
+def _one_buffer(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    buffer = _buffers.setdefault(tuple(x.shape), torch.empty(x.shape, dtype=x.dtype, device=x.device))
+    buffer.copy_(native(x, weight, eps))
+    return buffer
+
+
+def _reuses_output(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Right, in one buffer for all calls: in a model k's norm overwrites q's."""
+    return _one_buffer(x, weight, eps)
+
+
+_given: dict[tuple[int, ...], Tensor] = {}
+"""The last output of every shape."""
+
+
+@_hidden("spoils")
+def _spoils(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    if (earlier := _given.get(tuple(x.shape))) is not None:
+        earlier.zero_()
+    _given[tuple(x.shape)] = native(x, weight, eps).contiguous()
+    return _given[tuple(x.shape)].detach()
+
+
+def _spoils_earlier_output(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Right, and the last call's output is zero afterwards."""
+    return _spoils(x, weight, eps)
 
 
 def _cached_by_content(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -95,6 +128,12 @@ def _returns_prepared(y: Tensor) -> Tensor:
     return y * 1
 
 
+def _edits(args: Args) -> Args:
+    args["weight"] = args["weight"].float()
+    del args["eps"]
+    return {**args, "eps": 1e-6}
+
+
 def _widen(args: Args) -> Args:
     return {**args, "weight": args["weight"].float()}
 
@@ -108,6 +147,8 @@ stops_working = _rewrite(_stops_working)
 cached_by_content = _rewrite(_cached_by_content)
 wrong_when_compiled = _rewrite(_wrong_when_compiled)
 fine = _rewrite(_fine)
+reuses_output = _rewrite(_reuses_output)
+spoils_earlier_output = _rewrite(_spoils_earlier_output)
 breaks_graph = _rewrite(_breaks_graph)
 never_launches = candidate(
     op="rmsnorm",
@@ -136,6 +177,15 @@ prepares_result = candidate(
     prepare=_work_in_prepare,
     name="prepares_result",
 )(_returns_prepared)
+edits_arguments = candidate(
+    op="rmsnorm",
+    kind=Kind.REWRITE,
+    provider=EVIL,
+    kernels=(),
+    contract=Contract.TOLERANCE,
+    prepare=_edits,
+    name="edits_arguments",
+)(_takes_wide_weight)
 prepares_weight = candidate(
     op="rmsnorm",
     kind=Kind.REWRITE,

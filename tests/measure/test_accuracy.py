@@ -67,7 +67,7 @@ def judged(
     """(verdict, comparison) of one output."""
     comparison = Comparison(atol=tolerance, rtol=tolerance)
     comparison.add(candidate, native, oracle, against_native=against_native, extra_ulp=0)
-    return comparison.verdict(0), comparison
+    return comparison.verdict(), comparison
 
 
 def normal(count: int, seed: int = 0) -> Tensor:
@@ -284,3 +284,27 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for figure in ("literal_failures", "rule_failures", "max_ulp", "p999_ulp", "max_abs_error_native"):
         assert getattr(parts[1], figure) == getattr(whole[1], figure)
     assert parts[1].rms_error == pytest.approx(whole[1].rms_error)
+
+
+@pytest.mark.defence("accuracy_each_output")
+def test_each_output_is_held_to_its_own_error() -> None:
+    """k is 0.6 % off: far above 1.5 times native's rounding by itself, and not together with a larger, exact q."""
+    q, k = normal(65_536), normal(4_096, seed=1)
+    native_q, native_k = q.bfloat16(), k.bfloat16()
+    off = (native_k.double() * 1.006).bfloat16()
+    together = Comparison(atol=1e-2, rtol=1e-2)
+    together.add(native_q, native_q, q, against_native=True, extra_ulp=0)
+    together.add(off, native_k, k, against_native=True, extra_ulp=0)
+    assert "RMS error" in together.verdict()
+    assert together.rms_error < 1.5 * together.rms_error_native
+
+
+def test_outputs_of_two_dtypes_have_two_factors() -> None:
+    """The one in bf16 is not judged as loosely as the one in fp32 after it."""
+    x, y = normal(4_096), normal(4_096, seed=1)
+    off = (x.bfloat16().double() * 1.012).bfloat16()
+    for order in (1, -1):
+        both = Comparison(atol=1e-1, rtol=1e-1)
+        for got, native, oracle in [(off, x.bfloat16(), x), (y.float(), y.float(), y)][::order]:
+            both.add(got, native, oracle, against_native=True, extra_ulp=0)
+        assert "above 1.5 x native's" in both.verdict()

@@ -4,7 +4,7 @@ import pytest
 from torch import Tensor
 
 from candidates.rmsnorm.op import native
-from harness.op import INHOUSE, candidate
+from harness.op import INHOUSE, Candidate, candidate
 from harness.schema.vocabulary import ArmStatus, Contract, Kind
 from tests.rig import arm_of, measured, without_inductor
 
@@ -15,6 +15,18 @@ DECLARED = {"op": "rmsnorm", "kind": Kind.TRITON, "provider": INHOUSE, "kernels"
 def with_a_default(x: Tensor, weight: Tensor | None, eps: float, rounding: str = "once") -> Tensor:
     """The case gives no rounding: its schema's default stands for it."""
     return native(x, weight, eps, rounding)
+
+
+@candidate(**DECLARED, contract=Contract.TOLERANCE)  # type: ignore[arg-type]
+def in_another_order(weight: Tensor | None, x: Tensor, eps: float = 1e-6) -> Tensor:
+    """Neither the op's order nor its lack of a default: torch calls the fake in this order, and without eps."""
+    return native(x, weight, eps)
+
+
+@candidate(**DECLARED, contract=Contract.TOLERANCE)  # type: ignore[arg-type]
+def by_name(x: Tensor, weight: Tensor | None, *, eps: float) -> Tensor:
+    """eps by name alone."""
+    return native(x, weight, eps)
 
 
 @candidate(**DECLARED, contract=Contract.TOLERANCE, context="residual_add")  # type: ignore[arg-type]
@@ -38,6 +50,12 @@ def _no_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_argument_with_a_default_need_not_be_given() -> None:
     arm = arm_of(measured(with_a_default), with_a_default)
+    assert arm.status is ArmStatus.REHEARSED, arm.reason
+
+
+@pytest.mark.parametrize("tried", [in_another_order, by_name], ids=lambda one: one.name)
+def test_the_order_and_the_defaults_of_arguments_are_the_candidates_own(tried: Candidate) -> None:
+    arm = arm_of(measured(tried), tried)
     assert arm.status is ArmStatus.REHEARSED, arm.reason
 
 

@@ -1,6 +1,7 @@
 """What a candidate cannot be called with makes it ineligible, with the reason, and not crashed."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from torch import Tensor
@@ -22,6 +23,20 @@ def test_an_argument_that_it_does_not_know_is_named() -> None:
     assert does_not_fit(narrow, OP, None, given) == "takes no rounding, which the case gives"
     wide = replace(hidden_work.fine, run=lambda x, **rest: x)
     assert does_not_fit(wide, OP, None, given) == ""
+
+
+@pytest.mark.parametrize(
+    ("prepared", "reason"),
+    [
+        ({"x": 0, "weight": 0, "eps": 0}, ""),
+        ({"x": 0, "weight": 0, "eps": 0, "y": 0}, "takes no y, which the case gives or its `prepare` makes"),
+        (None, "its `prepare` gives a NoneType, not a dict of arguments"),
+        ([0], "its `prepare` gives a list, not a dict of arguments"),
+    ],
+)
+def test_what_prepare_makes_is_what_it_takes(prepared: Any, reason: str) -> None:
+    narrow = replace(hidden_work.fine, run=lambda x, weight, eps: x, prepare=lambda args: prepared)
+    assert does_not_fit(narrow, OP, None, {"x": 0, "weight": 0, "eps": 0}) == reason
 
 
 def _twice(impl: Impl) -> Impl:

@@ -5,6 +5,7 @@ import pytest
 from harness.op import Candidate
 from harness.schema.case import Dtype
 from harness.schema.vocabulary import ArmStatus, RunStatus
+from tests.evil import hidden_work
 from tests.evil import wrong_results as evil
 from tests.rig import arm_of, measured, quick, rmsnorm_case
 
@@ -121,6 +122,27 @@ def test_wrong_dtype() -> None:
 @pytest.mark.defence("gate_repeat")
 def test_two_runs_that_differ() -> None:
     refused(evil.irreproducible, "two runs on the same inputs differ")
+
+
+@pytest.mark.defence("gate_kept_outputs")
+@pytest.mark.parametrize(
+    ("candidate", "reason"),
+    [
+        (hidden_work.reuses_output, "returns the memory of an earlier call's output"),
+        (hidden_work.spoils_earlier_output, "writes to an earlier call's output"),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_outputs_of_earlier_calls_are_the_callers(candidate: Candidate, reason: str) -> None:
+    refused(candidate, reason)
+
+
+def test_a_prepare_that_edits_its_dict_edits_a_copy() -> None:
+    of = measured(hidden_work.edits_arguments, hidden_work.fine, evil.honest)
+    assert of.status is RunStatus.MEASURED, of.reason
+    statuses = {one.id: (one.status, one.reason) for one in of.arms}
+    assert statuses[hidden_work.edits_arguments.id] == statuses[hidden_work.fine.id] == (ArmStatus.OK, "")
+    assert statuses[evil.honest.id][0] is ArmStatus.REHEARSED
 
 
 @pytest.mark.defence("gate_bit_exact")
