@@ -26,7 +26,7 @@ from harness.export.command import export
 from harness.history.command import compare, confirm, history
 from harness.inventory.command import inventory
 from harness.nightly.command import nightly
-from harness.paths import project_root
+from harness.paths import project_root, require_places
 
 if TYPE_CHECKING:
     from harness.schema.manifest import Manifest
@@ -147,7 +147,7 @@ def bench(
     if not any(selected):
         err.print("nothing selected: --case, --context and --ranks together match no case", highlight=False)
         raise typer.Exit(ExitCode.NOTHING_SELECTED)
-    microbench.require_writable(root)
+    require_places(root)
     failures: list[str] = []
     ran = runnable = False
     try:

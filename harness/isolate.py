@@ -16,6 +16,7 @@ from typing import cast
 from harness.device_lock import DeviceLock, expected_uuid
 from harness.errors import UnfitError
 from harness.measure.telemetry import Probe, probe_for
+from harness.paths import require_writable
 from harness.prebuild import build_ahead
 from harness.processes import worker_environment
 from harness.protocol import (
@@ -111,7 +112,7 @@ class Supervisor:
     def run(self, tasks: list[Task]) -> Iterator[Measurement]:
         """Measure the tasks, in order; each is yielded once, as soon as it is done.
 
-        Raises UnfitError when the clock's controls fail.
+        Raises UnfitError when the clock's controls fail, or a worker died where nothing more can be written.
         """
         pending = list(tasks)
         retried: set[str] = set()
@@ -122,6 +123,8 @@ class Supervisor:
             if death is None:
                 return
             task = pending[0]
+            # compile caches and logs lie there, and no arm is to blame for a full disk
+            require_writable(self._logs, f"the worker of {task.name} died; what was measured before is kept.")
             self.progress.note(f"{task.name}: worker died in {death.phase or 'start'}: {death.reason}")
             guilty = self._culprits(task, death)
             if guilty:

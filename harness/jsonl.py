@@ -10,8 +10,8 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -51,18 +51,29 @@ def append(file: Path, record: Mapping[str, Any]) -> None:
     """
     line = encode(record)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(file):
-            _set_torn_tail_aside(file)
-            created = not file.exists()
-            _append(file, line)
-            if created:
-                _sync_folder(file.parent)
+        with _ready(file):
+            _append_whole(file, line)
     except OSError as error:
         raise UnfitError(
             f"{file}: cannot be written ({error.strerror}); what was measured before is kept, and the same command "
             "goes on from there once it can."
         ) from error
+
+
+def add_lines(file: Path, lines: Iterable[bytes]) -> int:
+    """Write those lines (without newlines) that the file lacks, all or none, as `append` does; how many they were.
+
+    Raises UnfitError where the disk does not take them.
+    """
+    try:
+        with _ready(file):
+            known = set(file.read_bytes().splitlines()) if file.exists() else set[bytes]()
+            new = [line for line in lines if line not in known]
+            if new:
+                _append_whole(file, b"".join(line + b"\n" for line in new))
+            return len(new)
+    except OSError as error:
+        raise UnfitError(f"{file}: cannot be written ({error.strerror}); it is as it was.") from error
 
 
 def decode(
@@ -77,12 +88,29 @@ def decode(
     return [decode_line(line, file, name, number, model, version, place) for number, line in enumerate(lines, start=1)]
 
 
+@contextmanager
+def _ready(file: Path) -> Iterator[None]:
+    """The file's folder, its lock, and no torn tail at its end."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with _lock(file):
+        _set_torn_tail_aside(file)
+        yield
+
+
+def _append_whole(file: Path, content: bytes) -> None:
+    """As `_append`, and sync the folder where the file is new."""
+    created = not file.exists()
+    _append(file, content)
+    if created:
+        _sync_folder(file.parent)
+
+
 def _lock(file: Path) -> FileLock:
     return FileLock(f"{file}.lock")
 
 
 def _append(file: Path, line: bytes) -> None:
-    """Write the whole line and sync it, or leave the file as it was. The caller holds the lock."""
+    """Write the whole content and sync it, or leave the file as it was. The caller holds the lock."""
     descriptor = os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         size = os.fstat(descriptor).st_size

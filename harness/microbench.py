@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from harness.device_lock import device_count, lacking
-from harness.errors import UnfitError, UserError
+from harness.errors import UserError
 from harness.isolate import Progress, Supervisor
 from harness.paths import WORK_FOLDER
 from harness.protocol import Hello, Job, Settings, Task, stored_settings
@@ -65,17 +64,6 @@ class Outcome:
                 if arm.status in FAILED_ARMS
             ]
         return sentences
-
-
-def require_writable(root: Path) -> None:
-    """Raises UnfitError before minutes are spent on what cannot be kept."""
-    for folder in (root / "results", root / "reports", root / WORK_FOLDER):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder) as file:
-                file.write(b"\0" * 4096)
-        except OSError as error:
-            raise UnfitError(f"{folder}: cannot be written ({error.strerror}); nothing was measured.") from error
 
 
 def tasks_of(manifest: Manifest, device_type: str, selection: Selection) -> tuple[Task, ...]:

@@ -1,8 +1,11 @@
 """Where things lie below the project's root."""
 
 import os
+import tempfile
 from contextlib import suppress
 from pathlib import Path
+
+from harness.errors import UnfitError
 
 WORK_FOLDER = ".bench"
 """Below the project's root, never committed: worker logs, compile caches, and the index of the store."""
@@ -20,15 +23,32 @@ def package_root() -> Path:
 
 
 def keep_whole(file: Path, content: bytes) -> None:
-    """Write a file whole or not at all. Raises OSError where it cannot be written."""
+    """Write a file whole or not at all. Raises OSError that names it where it cannot be written."""
     half = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         half.write_bytes(content)
         half.replace(file)
-    except OSError:
+    except OSError as error:
         with suppress(OSError):
             half.unlink(missing_ok=True)
-        raise
+        raise OSError(error.errno, error.strerror, str(file)) from error
+
+
+def require_places(root: Path) -> None:
+    """Raises UnfitError before minutes are spent on what cannot be kept below the project's root."""
+    for folder in (root / "results", root / "reports", root / WORK_FOLDER):
+        require_writable(folder, "nothing was measured.")
+
+
+def require_writable(folder: Path, else_: str) -> None:
+    """Raises UnfitError, saying `else_`, where the folder cannot be made or takes no bytes."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"\0" * 4096)
+            file.flush()
+    except OSError as error:
+        raise UnfitError(f"{folder}: cannot be written ({error.strerror}); {else_}") from error
 
 
 def keep_if_possible(file: Path, content: bytes) -> None:

@@ -200,6 +200,19 @@ def test_two_arms_that_only_together_kill_are_both_kept_out_of_the_verdict(fake:
     assert of.arms == ()
 
 
+def test_nobody_is_blamed_where_nothing_more_can_be_written(
+    fake: Callable[..., Supervisor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(folder: Path, else_: str) -> None:
+        raise UnfitError(f"{folder}: cannot be written (No space left on device); {else_}")
+
+    monkeypatch.setattr(isolate, "require_writable", full)
+    with pytest.raises(
+        UnfitError, match=r"logs: cannot be written \(No space left .*; the worker of one died; what was"
+    ):
+        run(fake("torch.compile:build:segv"))
+
+
 def test_a_baseline_that_dies_leaves_a_status_and_the_run_goes_on(fake: Callable[..., Supervisor]) -> None:
     tasks = tuple(Task(case=case(name), context=None) for name in ("one", "two"))
     first, second = run(fake("torch.compile@one:build:segv", tasks=tasks))

@@ -24,9 +24,8 @@ from harness.e2e.runner import CellRunner
 from harness.e2e.select import Cell, cells_of, leaders, matches
 from harness.e2e.wirings import wirings_of
 from harness.errors import UserError
-from harness.microbench import require_writable
 from harness.op import Candidate
-from harness.paths import WORK_FOLDER
+from harness.paths import WORK_FOLDER, require_places
 from harness.report import recompute_ops, refresh
 from harness.schema.manifest import Manifest, load_manifest
 from harness.schema.process import ProcessRecord
@@ -100,7 +99,7 @@ def run(request: Request, root: Path, out: Console, err: Console) -> Ran:
     """
     until_s = monotonic() + 60 * request.minutes if request.minutes is not None else math.inf
     plans, needs = _with_devices(planned(request, root), request.device_type)
-    require_writable(root)
+    require_places(root)
     ran = Ran([], [], needs, runnable=bool(plans) or not needs)
     try:
         for number, (cell, manifest, candidates) in enumerate(plans, start=1):

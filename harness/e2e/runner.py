@@ -25,6 +25,7 @@ from harness.e2e.stopping import settled
 from harness.errors import UnfitError
 from harness.isolate import Progress
 from harness.measure.telemetry import Probe, probe_for
+from harness.paths import require_writable
 from harness.processes import worker_environment
 from harness.protocol import Begin, BlockQuery, Blocks, TelemetryQuery
 from harness.rank_group import death_of, worker_line
@@ -149,6 +150,8 @@ class CellRunner:
             if isinstance(result, _Late):
                 return Outcome(done, kept, left=result)
             if isinstance(result, Death):
+                # compile caches and logs lie there, and no arm is to blame for a full disk
+                require_writable(self._logs, f"a process of {cell.name} died; what was measured before is kept.")
                 deaths += 1
                 self.progress.note(
                     f"{cell.name}: process {len(done)} died in {result.phase or 'start'}: {result.reason}"

@@ -34,6 +34,9 @@ def export(
 ) -> None:
     """Write the evidence for pytest-benchmark, as CSV or as Parquet; `harness.frame` says what the columns are."""
     source = path if path is not None else project_root() / "results"
+    if output.is_dir() or not output.parent.is_dir():
+        what = "is a folder" if output.is_dir() else "lies in a folder that is not there"
+        raise UserError(f"--output {output} {what}; name a file in a folder that is.")
     if format_ is Format.PYTEST_BENCHMARK:
         keep_whole(output, _pytest_benchmark(source, device))
         return

@@ -9,7 +9,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from harness.errors import ExitCode, UserError
+from harness.errors import ExitCode, UnfitError, UserError
+from harness.jsonl import add_lines, whole_lines
 from harness.nightly.record import FOLDER
 from harness.paths import project_root
 from harness.store import ProcessStore, Store
@@ -18,22 +19,17 @@ from harness.store import ProcessStore, Store
 def gather(source: Path, results: Path) -> int:
     """Add the lines of `source` that `results` lacks, and its nights; how many lines were added.
 
-    Raises UserError for a folder that is not there, and for a damaged line, before anything is added.
+    Raises UserError for a folder that is not there, and for a damaged line, before anything is added; UnfitError where
+    the disk does not take a file's lines.
     """
     if not source.is_dir():
         raise UserError(f"{source}: there is no such folder; FROM names the results/ of another tree.")
     Store(source).load()
     ProcessStore(source).load()
     added = 0
-    for file in sorted(source.rglob("*.jsonl")):
-        here = results / file.relative_to(source)
-        known = set(here.read_bytes().splitlines()) if here.exists() else set()
-        new = [line for line in file.read_bytes().splitlines() if line not in known]
-        if new:
-            here.parent.mkdir(parents=True, exist_ok=True)
-            with here.open("ab") as output:
-                output.write(b"".join(line + b"\n" for line in new))
-        added += len(new)
+    for file in (*sorted(source.glob("*/*.jsonl")), *sorted(source.glob("*/e2e/*.jsonl"))):
+        if lines := whole_lines(file).splitlines():
+            added += add_lines(results / file.relative_to(source), lines)
     for file in sorted((source / FOLDER).glob("*.json")):
         here = results / FOLDER / file.name
         if not here.exists():
@@ -44,7 +40,7 @@ def gather(source: Path, results: Path) -> int:
 
 def main(arguments: list[str]) -> int:
     """Entry point; the exit code."""
-    if len(arguments) != 1:
+    if len(arguments) != 1 or not arguments[0].strip():
         print("error: name the results folder to take up: make gather FROM=<folder>", file=sys.stderr)
         return ExitCode.BAD_INPUT
     try:
@@ -52,6 +48,9 @@ def main(arguments: list[str]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return ExitCode.BAD_INPUT
+    except UnfitError as error:
+        print(f"unfit: {error}", file=sys.stderr)
+        return ExitCode.UNFIT
     print(f"{added} lines taken up from {arguments[0]}")
     return ExitCode.DONE
 

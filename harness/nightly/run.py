@@ -16,7 +16,7 @@ from rich.console import Console
 
 from harness.device_lock import expected_uuid
 from harness.errors import UnfitError, UserError
-from harness.microbench import SECONDS_PER_ARM, Selection, bench, require_writable, tasks_of
+from harness.microbench import SECONDS_PER_ARM, Selection, bench, tasks_of
 from harness.nightly.budget import RESERVE_S, Budget, BudgetSpent, PieceSpent
 from harness.nightly.changes import changes_of, confirmed, told
 from harness.nightly.diary import Diary, Ending, states_of
@@ -24,6 +24,7 @@ from harness.nightly.due import Card
 from harness.nightly.estimates import MARGIN, START_S, UNKNOWN_S, Estimates
 from harness.nightly.plan import Choice, State, Work, choose, in_order, minutes, ops_in_order
 from harness.nightly.record import Ended, Night, Piece, Stage
+from harness.paths import require_places
 from harness.progress import LiveProgress
 from harness.protocol import Settings
 from harness.report import refresh
@@ -68,7 +69,7 @@ class NightRun:
             )
         usable = {op: of for op, of in request.manifests.items() if op not in request.unusable}
         self.card = Card(root, uuid, request.device_type, usable, request.broken)
-        require_writable(root)
+        require_places(root)
         self.diary = Diary(root, uuid, request.device_type, request.budget_min)
         if self.diary.goes_on:
             err.print(f"going on with the night of {self.night.date}", highlight=False)

@@ -4,13 +4,12 @@ Everything but the pictures is the same bytes wherever it is made.
 """
 
 import json
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.paths import WORK_FOLDER
+from harness.paths import WORK_FOLDER, keep_whole
 from harness.report import e2e, page, rehearsal
 from harness.report.matrix import file_name, matrix_markdown
 from harness.report.pictures import Picture, pictures_of
@@ -111,7 +110,7 @@ def write_all(verdicts: Verdicts, folder: Path, draw: Callable[[RowVerdict], boo
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, content in render(verdicts).items():
-        _replace(folder / name, content.encode())
+        keep_whole(folder / name, content.encode())
         written.append(folder / name)
     pictured = [row for row in verdicts.rows if draw(row) and pictures_of(row)]
     if pictured:
@@ -130,16 +129,6 @@ def history_in_pictures(root: Path, ops: Iterable[str]) -> tuple[list[Series], l
     from harness.history.changes import can_find
 
     return history(root, ops, find=can_find())
-
-
-def _replace(file: Path, content: bytes) -> None:
-    """Whole or not at all: a kill in mid-write must not leave half a report."""
-    half = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        half.write_bytes(content)
-        half.replace(file)
-    finally:
-        half.unlink(missing_ok=True)
 
 
 def verify(root: Path) -> list[str]:

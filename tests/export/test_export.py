@@ -123,3 +123,14 @@ def test_several_devices_make_no_one_machine(results: Path, tmp_path: Path) -> N
     assert json.loads((tmp_path / "a.json").read_text())["machine_info"]["node"] == H200.key
     with pytest.raises(UserError, match="no valid measurement of --device other"):
         export(tmp_path / "a.json", Format.PYTEST_BENCHMARK, results, device="other")
+
+
+@pytest.mark.parametrize(
+    ("where", "what"), [("nowhere/x.csv", "lies in a folder that is not there"), ("", "is a folder")]
+)
+def test_an_output_that_can_be_no_file_is_refused_by_its_name(
+    results: Path, tmp_path: Path, where: str, what: str
+) -> None:
+    output = tmp_path / where
+    with pytest.raises(UserError, match=f"--output {output} {what}; name a file in a folder that is."):
+        export(output, Format.CSV, results)

@@ -52,3 +52,30 @@ def test_it_says_what_is_missing(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main([]) == ExitCode.BAD_INPUT
     assert main([str(tmp_path / "nothing")]) == ExitCode.BAD_INPUT
     assert "there is no such folder; FROM names the results/ of another tree." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["", " "])
+def test_a_blank_folder_is_not_this_one(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word]) == ExitCode.BAD_INPUT
+    assert "make gather FROM=<folder>" in capsys.readouterr().err
+
+
+def test_only_what_the_stores_hold_is_taken_up(tmp_path: Path) -> None:
+    """FROM may be a whole project, whose tests have evidence of their own."""
+    there = tmp_path / "there"
+    Store(there / "tests/data/results").append(measurement({"k": Arm()}))
+    assert gather(there, tmp_path / "here") == 0
+    assert not (tmp_path / "here").exists()
+
+
+def test_a_torn_line_here_is_set_aside_before_lines_are_added(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    first, second = (measurement({"k": Arm()}, of=case(name), seed=n) for n, name in enumerate("ab"))
+    for one in (first, second):
+        file = Store(there).append(one)
+    ours = here / file.relative_to(there)
+    ours.parent.mkdir(parents=True)
+    ours.write_bytes(file.read_bytes()[:-100])
+    assert gather(there, here) == 1
+    assert ours.read_bytes() == file.read_bytes()
+    assert ours.with_name(f"{ours.name}.torn").exists()

@@ -19,6 +19,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from harness.paths import keep_whole
+
 COLOURS = ("#3a93fd", "#c30d14", "#ca841d", "#702cf7", "#fa34c4", "#907e76", "#ab09b1", "#725b66")
 MARKERS = "os^Dv<>P"
 INK = "#767676"
@@ -103,8 +105,6 @@ def save(figure: Figure, stem: Path) -> list[Path]:
             buffer = io.BytesIO()
             figure.savefig(buffer, format=suffix[1:], dpi=DPI, metadata=metadata)
             path = stem.with_name(stem.name + suffix)
-            half = path.with_name(f".{path.name}")
-            half.write_bytes(buffer.getvalue())
-            half.replace(path)
+            keep_whole(path, buffer.getvalue())
             paths.append(path)
     return paths
