@@ -55,7 +55,7 @@ def cells_of(op: str, workloads: Mapping[str, Workload], models: Sequence[str]) 
     ]
     for pattern in models:
         if not any(matches(cell, pattern) for cell in cells):
-            known = ", ".join(f"{cell.workload.workload}/{cell.component.id}" for cell in cells)
+            known = ", ".join(dict.fromkeys(f"{cell.workload.workload}/{cell.component.id}" for cell in cells))
             raise UserError(f"--model {pattern!r} matches no component with {op}; there are {known}.")
     if models:
         return tuple(cell for cell in cells if any(matches(cell, pattern) for pattern in models))

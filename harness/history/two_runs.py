@@ -30,6 +30,8 @@ from harness.stats.rule import DEFAULT_TAU0_LOG_PCT
 from harness.store import Stored
 from harness.verdict.compare import train_times_us, why_invalid, why_untrusted
 
+_NAME_ONE = "name a results/ folder, a .jsonl file in one, or a commit that has results/."
+
 Slot = tuple[str, str, str | None, str, str]
 """Op, what a kernel sees of the case, context, method and cache."""
 
@@ -85,13 +87,13 @@ def measurements_of(what: str, root: Path) -> list[Stored]:
 
 def _at_revision(revision: str, root: Path) -> list[Stored]:
     if revision.startswith("-"):
-        raise UserError(f"{revision}: neither a path nor a git revision.")
+        raise UserError(f"{revision}: neither a path nor a git revision; {_NAME_ONE}")
     done = subprocess.run(
         ["git", "archive", "--format=tar", revision, "results"], cwd=root, capture_output=True, check=False
     )
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise UserError(f"{revision}: neither a path nor a git revision with results/ ({''.join(last)}).")
+        raise UserError(f"{revision}: neither a path nor a git revision with results/ ({''.join(last)}); {_NAME_ONE}")
     with tempfile.TemporaryDirectory() as folder, tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         archive.extractall(folder, filter="data")
         return evidence(Path(folder) / "results")[0]
