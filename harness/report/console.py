@@ -1,5 +1,6 @@
 """The table that `harness bench` ends with, for a terminal of 80 columns or more."""
 
+from collections.abc import Collection
 from typing import Literal
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -24,6 +25,7 @@ _SHORT = {
     ArmStatus.NOT_INSTALLED: "absent",
     ArmStatus.REHEARSED: "gate ok",
 }
+_NEVER_RAN = (ArmStatus.INELIGIBLE, ArmStatus.NOT_INSTALLED)
 _INVALID = "invalid"
 _MEANINGS = {
     "n/a": "not eligible",
@@ -68,13 +70,18 @@ def outcome_table(verdicts: Verdicts, op: str, device_type: Literal["cuda", "cpu
 
 
 def _card_table(row: RowVerdict, card: CardVerdict) -> RenderableType:
-    """Cases down, candidates across: ratio to torch.compile and outcome; reasons and the conclusion below."""
-    names = list(dict.fromkeys(arm.id for one in card.comparisons for arm in one.candidates))
+    """Cases down, candidates across: ratio to torch.compile and outcome; reasons and the verdict below.
+
+    Candidates that ran in no case have no column: a line says why.
+    """
+    ran = {arm.id for one in card.comparisons for arm in one.candidates if arm.status not in _NEVER_RAN}
+    names = list(dict.fromkeys(arm.id for one in card.comparisons for arm in one.candidates if arm.id in ran))
     letters = {name: _letter(index) for index, name in enumerate(names)}
     title = f"{row.title} on {device_name(card, row)}: t(torch.compile) / t(candidate)"
     parts: list[RenderableType] = [Text(title, style="bold"), _Cases(card, letters)]
-    parts.append(Text(f"{_key(card)}µs is torch.compile's time", style="dim"))
+    parts.append(Text(f"{_key(card, ran)}µs is torch.compile's time", style="dim"))
     parts += [Text(f"{letters[name]}  {name}") for name in names]
+    parts += [Text(note, style="dim") for note in _left_out(card, ran)]
     parts += [Text(note, style="yellow") for note in _reasons(card, letters)]
     rehearsal = "Rehearsal on a CPU: it decides nothing; verdicts come from GPUs."
     if card.device.type == "cpu":
@@ -88,10 +95,10 @@ def _letter(index: int) -> str:
     return chr(ord("A") + index) if index < 26 else f"A{index - 25}"
 
 
-def _key(card: CardVerdict) -> str:
+def _key(card: CardVerdict, ran: Collection[str]) -> str:
     """The marks, and what the words mean that the table has."""
     marks = ((mark, outcome) for outcome, (mark, _) in _MARKS.items())
-    arms = [arm for one in card.comparisons for arm in one.candidates]
+    arms = [arm for one in card.comparisons for arm in one.candidates if arm.id in ran]
     words = {_cell(arm).plain for arm in arms}
     said = [*marks, *((word, meaning) for word, meaning in _MEANINGS.items() if word in words)]
     return "  ".join(f"{mark} {meaning}" for mark, meaning in said) + "  "
@@ -132,9 +139,23 @@ def _reasons(card: CardVerdict, letters: dict[str, str]) -> list[str]:
             cases.setdefault(("all", one.invalid), []).append(where)
         for arm in one.candidates:
             failed = arm.outcome is Outcome.INVALID and arm.reason != one.invalid
-            if failed or arm.status is ArmStatus.NOT_INSTALLED:
+            if failed or (arm.status is ArmStatus.NOT_INSTALLED and arm.id in letters):
                 cases.setdefault((letters[arm.id], arm.reason), []).append(where)
     return [f"{who}: {reason} ({_some(where)})" for (who, reason), where in cases.items()]
+
+
+def _left_out(card: CardVerdict, ran: Collection[str]) -> list[str]:
+    """Candidates that ran nowhere, by the reason they have in every case."""
+    reasons: dict[str, dict[str, None]] = {}
+    for one in card.comparisons:
+        for arm in one.candidates:
+            if arm.id not in ran:
+                reasons.setdefault(arm.id, {})[arm.reason] = None
+    by_reason: dict[str, list[str]] = {}
+    for name, found in reasons.items():
+        why = next(iter(found)) if len(found) == 1 else "not eligible for any case, for several reasons"
+        by_reason.setdefault(why, []).append(name)
+    return [f"not in the table: {', '.join(names)}: {why}" for why, names in by_reason.items()]
 
 
 def _some(cases: list[str]) -> str:

@@ -95,7 +95,5 @@ def test_a_git_revision_is_read_as_it_was(tmp_path: Path) -> None:
     assert len(measurements_of(str(tmp_path / "results"), tmp_path)) == 2
     with pytest.raises(UserError, match="nonsense: neither a path nor a git revision with results/"):
         measurements_of("nonsense", tmp_path)
-    with pytest.raises(
-        UserError, match="--output=x: neither a path nor a git revision; name a results/"
-    ):
+    with pytest.raises(UserError, match="--output=x: neither a path nor a git revision; name a results/"):
         measurements_of("--output=x", tmp_path)

@@ -34,8 +34,14 @@ ARMS = {
 
 @pytest.mark.parametrize("width", [80, 100, 120])
 def test_every_candidate_is_there_and_nothing_is_cut(width: int) -> None:
-    of = case("hunyuan-tile-4f-512x4x32x32", contexts=("conv",))
-    made = printed(measurement(ARMS, of=of), measurement({"odd.k": Arm(0.9)}, of=of, context="conv"), width=width)
+    of, other = case("hunyuan-tile-4f-512x4x32x32", contexts=("conv",)), case("other", model="toy")
+    runs = [
+        measurement(ARMS, of=of),
+        measurement({"odd.k": Arm(0.9)}, of=of, context="conv"),
+        # what does not run in one case has its column for the other
+        measurement({"flashinfer.k": Arm(1.1), "liger.k": Arm(1.1)}, of=other),
+    ]
+    made = printed(*runs, width=width)
     assert max(map(len, made.splitlines())) <= width
     for cell in ("1.31", "0.90", "▲", "▼", "1.00", "=", "?", "absent", "n/a", "invalid"):
         assert cell in made
@@ -51,8 +57,25 @@ def test_every_candidate_is_there_and_nothing_is_cut(width: int) -> None:
     assert "inhouse.two_pass loses" not in said
 
 
+def test_candidates_that_ran_nowhere_are_told_below_the_table() -> None:
+    gpu = Arm(status=ArmStatus.INELIGIBLE, reason="needs an NVIDIA GPU")
+    odd = [{"x.k": Arm(status=ArmStatus.INELIGIBLE, reason=reason)} for reason in ("D is 96", "D is 64")]
+    runs = [
+        measurement({**ARMS, "a.k": gpu, "b.k": gpu, **odd[n]}, of=case(name)) for n, name in enumerate(("one", "two"))
+    ]
+    made = printed(*runs)
+    said = " ".join(made.split())
+    assert "not in the table: a.k, b.k: needs an NVIDIA GPU" in said
+    assert "not in the table: flashinfer.k: flashinfer is not installed; run `make providers`" in said
+    assert "not in the table: x.k: not eligible for any case, for several reasons" in said
+    assert "n/a" not in said
+    assert "absent" not in said
+    assert made.count("flashinfer is not installed") == 1
+
+
 def test_every_word_of_the_table_is_explained_and_no_other() -> None:
-    made = " ".join(printed(measurement(ARMS)).split())
+    ran = {"flashinfer.k": Arm(1.1), "liger.k": Arm(1.1)}
+    made = " ".join(printed(measurement(ARMS), measurement(ran, of=case("other"))).split())
     assert "n/a not eligible absent not installed invalid no comparison, reason below µs is" in made
     assert "gate ok" not in made
     bare = " ".join(printed(measurement({"odd.k": Arm(1.2)})).split())
