@@ -1,0 +1,122 @@
+"""Our all-reduce + RMSNorm kernels on one GPU whose halves are two ranks: a stream, a buffer, half the programs each.
+
+What peers' memory costs is not seen here; that the flags, the two halves of a buffer and the sums are right on hardware
+is. The kernels wait for each other, so a fault may hang: run it under `timeout`.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from candidates.allreduce_rmsnorm import launch
+from candidates.allreduce_rmsnorm.op import native
+from candidates.allreduce_rmsnorm.workspace import PeerMemory, Workspace
+from candidates.rmsnorm.rounding import BEFORE_WEIGHT
+
+pytestmark = pytest.mark.gpu
+RANKS = 2
+EPS = 1e-6
+LARGEST = (1023, 2048)
+SHAPES = [(1, 2048), (3, 1024), (64, 2048), (257, 4096), LARGEST]
+FAR_AHEAD = 1 << 30
+"""An epoch that nobody waits for."""
+
+
+class TwoRanks:
+    """Two workspaces of one process."""
+
+    def __init__(self) -> None:
+        device = torch.device("cuda", torch.cuda.current_device())
+        programs = launch.most_programs(device) // RANKS
+        half = max(launch.half_bytes(*LARGEST, 2, RANKS, two_shot=two_shot) for two_shot in (False, True))
+        self.flag_bytes = -(-2 * programs * RANKS * 4 // 128) * 128
+        self.buffers = [torch.zeros(self.flag_bytes + 2 * half, dtype=torch.uint8, device=device) for _ in range(RANKS)]
+        addresses = tuple(buffer.data_ptr() for buffer in self.buffers)
+        self.streams = [torch.cuda.Stream() for _ in range(RANKS)]
+        self.spaces = {
+            str(rank): Workspace(
+                rank=rank,
+                ranks=RANKS,
+                programs=programs,
+                flag_bytes=self.flag_bytes,
+                half_bytes=half,
+                bases=torch.tensor(addresses, dtype=torch.int64, device=device),
+                state=torch.zeros(2, dtype=torch.int32, device=device),
+                memory=PeerMemory(addresses, self.buffers),
+            )
+            for rank in range(RANKS)
+        }
+
+    def set_flags(self, epoch: int) -> None:
+        """All flags, and the launches counted from 0 again."""
+        torch.cuda.synchronize()
+        for buffer in self.buffers:
+            buffer[: self.flag_bytes].view(torch.int32).fill_(epoch)
+        for space in self.spaces.values():
+            space.state.zero_()
+        torch.cuda.synchronize()
+
+
+@pytest.fixture
+def two(monkeypatch: pytest.MonkeyPatch) -> Iterator[TwoRanks]:
+    made = TwoRanks()
+    monkeypatch.setattr(launch, "_space", lambda x, group, two_shot: made.spaces[group])
+    yield made
+    torch.cuda.synchronize()
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(shape, device="cuda").bfloat16()
+
+
+def launched(
+    two: TwoRanks, xs: list[Tensor], residual: Tensor, weight: Tensor, *, two_shot: bool, late: int | None = None
+) -> list[tuple[Tensor, Tensor]]:
+    """One launch of each rank on a stream of its own; rank `late` begins some 2 ms after the other."""
+    torch.cuda.synchronize()
+    outputs = []
+    for rank, x in enumerate(xs):
+        with torch.cuda.stream(two.streams[rank]):
+            if rank == late:
+                torch.cuda._sleep(4_000_000)
+            outputs.append(launch.fused(x, weight, EPS, str(rank), residual, BEFORE_WEIGHT, two_shot=two_shot))
+    torch.cuda.synchronize()
+    return outputs
+
+
+@pytest.mark.parametrize("two_shot", [False, True], ids=["one_shot", "two_shot"])
+def test_two_halves_of_a_gpu_agree_with_the_fp64_sum(two: TwoRanks, two_shot: bool) -> None:
+    """Two roundings of the sum, two of the norm: within two ULPs; the same bits on both ranks, launch after launch."""
+    torch.manual_seed(1)
+    for rows, width in SHAPES:
+        # compiled and loaded where nobody waits: loading a kernel may wait for the one that spins
+        two.set_flags(FAR_AHEAD)
+        weight = (1 + 0.2 * normal(width)).bfloat16()
+        launched(two, [normal(rows, width) for _ in range(RANKS)], normal(rows, width), weight, two_shot=two_shot)
+        two.set_flags(0)
+        for turn in range(6):
+            xs, residual = [normal(rows, width) for _ in range(RANKS)], normal(rows, width)
+            late = turn % 3 if turn % 3 < RANKS else None
+            made = launched(two, xs, residual, weight, two_shot=two_shot, late=late)
+            h = sum((x.double() for x in xs), torch.zeros_like(residual, dtype=torch.float64)) + residual.double()
+            y = native(h, weight.double(), EPS, "")[0]
+            for got, right in zip(made[0], (y, h), strict=True):
+                scale = torch.maximum(right.abs(), right.square().mean().sqrt())
+                assert ((got.double() - right).abs() / scale).max().item() * 2**8 <= 2, (rows, width, turn)
+            assert all(torch.equal(a, b) for a, b in zip(*made, strict=True)), (rows, width, turn)
+
+
+def test_both_kernels_give_the_same_bits(two: TwoRanks) -> None:
+    torch.manual_seed(2)
+    rows, width = 257, 2048
+    weight = (1 + 0.2 * normal(width)).bfloat16()
+    xs, residual = [normal(rows, width) for _ in range(RANKS)], normal(rows, width)
+    results = []
+    for two_shot in (False, True):
+        two.set_flags(FAR_AHEAD)
+        launched(two, xs, residual, weight, two_shot=two_shot)
+        two.set_flags(0)
+        results.append(launched(two, xs, residual, weight, two_shot=two_shot)[0])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
