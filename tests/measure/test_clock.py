@@ -257,7 +257,7 @@ class _Stream:
 @pytest.mark.defence("clock_held")
 @pytest.mark.parametrize(("host_us", "queued", "kept"), [(10.0, 1, 40.0), (100.0, 3, 160.0), (3000.0, 8, 5120.0)])
 def test_no_sample_counts_the_host(monkeypatch: pytest.MonkeyPatch, host_us: float, queued: int, kept: float) -> None:
-    """A host slower than when the blocking kernel was sized made one arm's samples 5 to 16 % long, others not."""
+    """A host slower than when the blocking kernel was sized made one arm's samples up to 17 % long, others not."""
     stream, hold = _Stream([host_us], work_us=500.0), Hold(40.0)
     assert stream.between(monkeypatch, hold) == pytest.approx(500.0)
     assert (stream.queued, hold.us) == (queued, kept)
