@@ -173,6 +173,8 @@ def bench(
             runnable |= outcome.runnable
             failures += outcome.failures
             _print_problems(outcome.problems)
+            if extra:  # whoever names a candidate waits for it
+                failures += outcome.problems
     except KeyboardInterrupt:
         err.print("interrupted: what was measured is in results/; the same command goes on from there")
         ran = True

@@ -15,7 +15,7 @@ from harness.paths import WORK_FOLDER
 from harness.protocol import Hello, Job, Settings, Task, stored_settings
 from harness.schema.manifest import Manifest
 from harness.schema.measurement import Measurement
-from harness.schema.vocabulary import ArmStatus, RunStatus
+from harness.schema.vocabulary import ArmStatus, Role, RunStatus
 from harness.store import Store, resume_key
 
 FAILED_ARMS = (ArmStatus.CRASHED, ArmStatus.TIMED_OUT, ArmStatus.OUT_OF_MEMORY)
@@ -64,6 +64,22 @@ class Outcome:
                 if arm.status in FAILED_ARMS
             ]
         return sentences
+
+
+def _followed(store: Store, found: Measurement) -> bool:
+    """Whether a later measurement of the same on this card has other candidates, and is what reports show."""
+
+    def candidates(of: Measurement) -> set[str]:
+        return {arm.id for arm in of.arms if arm.role is Role.CANDIDATE}
+
+    slot = (found.case.content, found.context, found.environment.device)
+    return any(
+        one.started_at > found.started_at
+        and one.status is RunStatus.MEASURED
+        and (one.case.content, one.context, one.environment.device) == slot
+        and candidates(one) != candidates(found)
+        for one in (stored.measurement for stored in store.load(found.op))
+    )
 
 
 def tasks_of(manifest: Manifest, device_type: str, selection: Selection) -> tuple[Task, ...]:
@@ -170,7 +186,7 @@ def _stored(store: Store, job: Job, hello: Hello, index: int) -> bool:
         stored_settings(job.settings),
     )
     found = store.find(key, job.op)
-    if found is None:
+    if found is None or _followed(store, found.measurement):
         return False
     # Cross-checks only add to a measurement: one that has them also answers a run without.
     checked = any(arm.do_bench_us is not None for arm in found.measurement.arms)

@@ -12,7 +12,7 @@ from rich.progress import Progress as RichProgress
 
 from harness.isolate import Progress
 from harness.schema.measurement import EnvironmentRecord, Measurement
-from harness.schema.vocabulary import ArmStatus, Role, RunStatus
+from harness.schema.vocabulary import ArmStatus, Kind, Role, RunStatus
 
 
 class LiveProgress(Progress):
@@ -87,7 +87,7 @@ def line_of(measurement: Measurement) -> str:
     if measurement.status is not RunStatus.MEASURED:
         return f"{name}: [red]{measurement.status}[/] {escape(measurement.reason)}"
     seconds = sum(measurement.phases_s.values())
-    candidates = [arm for arm in measurement.arms if arm.role is Role.CANDIDATE]
+    candidates = [arm for arm in measurement.arms if arm.role is Role.CANDIDATE and arm.kind is not Kind.NATIVE]
     timed = sum(arm.status is ArmStatus.OK for arm in candidates)
     counts: dict[ArmStatus, int] = {}
     for arm in candidates:

@@ -78,7 +78,7 @@ def _() -> None:
     from harness.measure import accuracy
 
     accuracy.Comparison.rms_failure = property(  # type: ignore[assignment,misc]
-        lambda self: self._squared.failure(accuracy.RMS_FACTOR), lambda self, value: None
+        lambda self: self._squared.failure(accuracy.RMS_FACTOR, ""), lambda self, value: None
     )
 
 

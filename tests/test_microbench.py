@@ -9,7 +9,7 @@ import pytest
 from harness import microbench
 from harness.errors import UserError
 from harness.isolate import Progress, Supervisor
-from harness.microbench import Outcome, Selection, tasks_of
+from harness.microbench import Outcome, Selection, _followed, tasks_of
 from harness.protocol import Hello, Job, Settings, Task
 from harness.schema.case import Case
 from harness.schema.measurement import Measurement
@@ -155,3 +155,23 @@ def test_failures_are_arms_that_broke_not_arms_that_were_refused() -> None:
         "groupnorm_silu/mid: inhouse.d: OUT_OF_MEMORY: in build: 2 GiB",
         "groupnorm_silu/mid [conv]: THROTTLED: 10 blocks void",
     ]
+
+
+def test_what_a_later_run_with_other_candidates_replaced_is_measured_again(tmp_path: Path) -> None:
+    """Trial kernels a, b, a: reports show the last line, so that must be a's again."""
+    store = Store(tmp_path)
+    of = case("one")
+
+    def made(name: str, day: int) -> Measurement:
+        return measurement({name: Arm()}, of=of, started_at=f"2026-12-0{day}T10:00:00Z")
+
+    first = made("a.k", 1)
+    store.append(first)
+    assert not _followed(store, first)
+    store.append(made("a.k", 2))
+    assert not _followed(store, first), "the same candidates once more"
+    store.append(measurement({"b.k": Arm()}, of=case("two"), started_at="2026-12-03T10:00:00Z"))
+    assert not _followed(store, first), "another case"
+    store.append(made("b.k", 4))
+    assert _followed(store, first)
+    assert not _followed(store, made("a.k", 5))

@@ -143,8 +143,8 @@ class _Squares:
         """Root of the mean of one of the sums."""
         return math.sqrt(squared / self.elements) if self.elements else 0.0
 
-    def failure(self, factor: float) -> str:
-        """Why the candidate's error is too large, or "".
+    def failure(self, factor: float, granted: str) -> str:
+        """Why the candidate's error is too large, or ""; `granted` says what is in the factor beside the rule's.
 
         The oracle rounded once is the best any kernel can do in this dtype: a native that is exact by luck (RMS 0)
         must not demand exactness of everyone.
@@ -152,7 +152,7 @@ class _Squares:
         error, best = self.rms(self.candidate), self.rms(max(self.native, self.rounded))
         if error <= factor * best:
             return ""
-        return f"RMS error {error:.3g} against the oracle is above {factor:g} x native's {best:.3g}"
+        return f"RMS error {error:.3g} against the oracle is above {factor:g} x native's {best:.3g}{granted}"
 
 
 @dataclass
@@ -191,7 +191,8 @@ class Comparison:
             self._add_figures(c, n, o, candidate.dtype, squares)
         self._squared.add(squares)
         factor = (RMS_FACTOR_FP32 if candidate.dtype is torch.float32 else RMS_FACTOR) + extra_ulp
-        self.rms_failure = self.rms_failure or squares.failure(factor)
+        granted = f" ({extra_ulp} granted for Triton's interpreter, which truncates)" if extra_ulp else ""
+        self.rms_failure = self.rms_failure or squares.failure(factor, granted)
         if farther and farther <= sum(
             int(rule.fails(n, c, o).sum()) for _, (c, n, o) in _chunks(flat_c, flat_n, flat_o)
         ):

@@ -34,8 +34,7 @@ def matrix_markdown(verdicts: Verdicts, base_url: str = "", device: str | None =
     parts = [f"# Kernel matrix{_on(shown, device)}", table(HEADERS, rows)]
     if notes:
         parts.append("\n".join(f"{number}. {note}" for number, note in enumerate(notes, start=1)))
-    modes = dict.fromkeys(execution(row.cards[0]) for row in shown.rows if row.cards)
-    parts += [scope(shown.rows, listed(modes)), _legend()]
+    parts += [scope(shown.rows, execution(*(row.cards[0] for row in shown.rows if row.cards))), _legend()]
     if verdicts.set_aside and device is None:
         listing = "\n".join(f"- {plain(sentence)}" for sentence in verdicts.set_aside)
         parts.append(f"Evidence that no manifest asks for any more, and that counts for nothing:\n\n{listing}")
@@ -113,18 +112,19 @@ def software(card: CardVerdict) -> str:
     return ", ".join(names)
 
 
-def execution(card: CardVerdict) -> str:
+def execution(*cards: CardVerdict) -> str:
     """How the isolated cases were timed."""
-    modes = dict.fromkeys(mode(one.method, one.cache) for one in card.comparisons if one.context is None)
-    return listed(modes)
+    alone = (one for card in cards for one in card.comparisons if one.context is None)
+    return listed(dict.fromkeys(mode(one.method, one.cache) for one in alone))
 
 
 def _legend() -> str:
     symbols = " · ".join(f"{symbol} {meaning}" for symbol, meaning in LEGEND)
     return (
         f"Legend: {symbols}. *n of m steps*: a candidate is FASTER on n of the m steps of deciding models; *n of m "
-        "models*: so many of the deciding models ran end to end. Ratios are t(torch.compile) / t(candidate) with 95 % "
-        "intervals, weighted by calls; a leader is chosen on half of the blocks and its ratio is from the other half. "
-        "µbench only ranks: a row is won by ≥ 1 % end to end. PR follows E2E: its link is the PR of a ✅, the "
-        "sub-issue of a ❌."
+        "models*: so many of the deciding models ran end to end. Ratios are t(torch.compile) / t(candidate), the "
+        "faster of two compiles where they differ, weighted by calls, with 95 % intervals within one process: another "
+        "start, or another compile, may differ by more. A leader is chosen on half of the blocks and its ratio is from "
+        "the other half. µbench only ranks: a row is won by ≥ 1 % end to end. PR follows E2E: its link is the PR of a "
+        "✅, the sub-issue of a ❌."
     )

@@ -127,11 +127,21 @@ def scope(rows: Sequence[RowVerdict], execution: str) -> str:
             ", ".join(_software(here, whole)),
         ]
         if here:
-            parts.append(f"µbench {execution}, baseline native + torch.compile, static shapes")
+            parts.append(f"µbench {execution}, baseline native + torch.compile, static shapes; {_origin(here)}")
         if whole:
             parts.append(f"E2E {model_code(whole)}, baselines native + torch.compile, static and dynamic shapes")
         lines.append(f"Scope: {plain('; '.join(parts))}.")
     return "\n".join(lines)
+
+
+def _origin(cards: Sequence[CardVerdict]) -> str:
+    """Which cards, when, from which sources: rows may come from several of each."""
+    uuids = {card.device.uuid for card in cards}
+    days = sorted(one.started_at[:10] for card in cards for one in card.comparisons)
+    harness = listed(sorted({sha[:12] for card in cards for sha in card.harness_sha256}))
+    when = days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
+    cards_said = "1 card" if len(uuids) == 1 else f"{len(uuids)} cards (a row is of one)"
+    return f"{cards_said}, measured {when} by harness sources {harness}"
 
 
 def _software(cards: Sequence[CardVerdict], cells: Sequence[CellVerdict]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from harness.report.tables import context_table
 from harness.report.text import NOTHING, Links, code, plain, table
 from harness.schema.verdict import ArmVerdict, CandidateVerdict, CardVerdict, Comparison, StepVerdict
 from harness.schema.vocabulary import Cache, Outcome, Role
+from harness.verdict.contexts import gains
 
 
 def step_summary(card: CardVerdict) -> str:
@@ -22,7 +23,7 @@ def step_summary(card: CardVerdict) -> str:
                 plain(f"{step.model}, {step.step}"),
                 plain(text.listed(dict.fromkeys(case.layout for case in cases))) or NOTHING,
                 str(calls) if leader else NOTHING,
-                code(step.leader) if step.leader else NOTHING,
+                _leader(step.leader, leader),
                 _per_step(leader.baseline_step_us if leader else None),
                 _per_step(leader.candidate_step_us if leader else None),
                 text.ratio_span(step.leader_ratio),
@@ -34,6 +35,14 @@ def step_summary(card: CardVerdict) -> str:
         "speed-up [95 %]", "outcome",
     )  # fmt: skip
     return table(headers, rows, right=(2, 4, 5, 6))
+
+
+def _leader(name: str | None, leader: CandidateVerdict | None) -> str:
+    if name is None or leader is None:
+        return NOTHING
+    covers = leader.covered < leader.cases
+    rest = f" ({leader.covered} of {leader.cases} cases; the rest counts as torch.compile)" if covers else ""
+    return code(name) + rest
 
 
 def _per_step(time_us: float | None) -> str:
@@ -151,8 +160,8 @@ def _weighted(one: CandidateVerdict | None) -> str:
 
 
 def leaders_in_context(card: CardVerdict) -> str:
-    """The leaders between their neighbours in the model, or the empty string."""
-    leaders = {step.leader for step in deciding(card)}
+    """Between their neighbours in the model: the leaders, and each context's best kernel for it alone; or ""."""
+    leaders = {step.leader for step in deciding(card)} | {one.candidate for one in gains(card.comparisons)}
     kept = [(one, tuple(arm for arm in one.arms if arm.id in leaders)) for one in card.comparisons]
     return context_table([one.model_copy(update={"arms": arms}) for one, arms in kept])
 

@@ -311,7 +311,7 @@ def context_flag(alone: ArmVerdict | None, within: ArmVerdict) -> str:
 def clock_summary(card: CardVerdict) -> str:
     """How far other clocks agree that read the same callables in the same run."""
     if card.profiler_agreement is None and card.do_bench_agreement is None:
-        return "These measurements were made without cross-checks."
+        return "These measurements were made without `--cross-checks` (do_bench and CUPTI)."
     said = [
         _agreement("CUPTI through the torch profiler", card.profiler_agreement),
         _agreement("`triton.testing.do_bench`", card.do_bench_agreement),

@@ -47,6 +47,7 @@ def test_the_golden_matrix_is_the_rfcs_table_with_proof_in_every_decided_cell() 
         "1. **GroupNorm + SiLU.** µbench on Made-up GPU: `inhouse.gn` toy-vae 1.357× [1.355, 1.358]; `inhouse.gn` "
         "loses in context conv (1 of 1 cases, at worst 0.900×). @&#8203;ada: on a made-up GPU."
     ]
+    assert "static shapes; 1 card, measured 2026-12-01 by harness sources " in made
     assert "Scope: Made-up GPU (132 SM, 141 GiB, L2 60.0 MiB); driver 570.86.15, CUDA 13.0, torch 2.11.0+cu130" in made
 
 

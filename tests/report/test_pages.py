@@ -209,7 +209,9 @@ def test_what_a_context_does_to_a_gain() -> None:
 def test_measurements_without_cross_checks_say_so() -> None:
     of = measurement({"inhouse.k": Arm(1.5)})
     arms = tuple(one.model_copy(update={"do_bench_us": None}) for one in of.arms)
-    assert "These measurements were made without cross-checks." in page_of(of.model_copy(update={"arms": arms}))
+    assert "These measurements were made without `--cross-checks` (do_bench and CUPTI)." in page_of(
+        of.model_copy(update={"arms": arms})
+    )
 
 
 def test_a_card_that_does_not_decide_is_told_in_a_line_under_its_uuid() -> None:

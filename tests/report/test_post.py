@@ -367,3 +367,20 @@ def test_a_gpu_of_ones_own_has_a_post_of_its_own() -> None:
     both = decided(measurement({K: Arm(1.5)}), measurement({K: Arm(1.2)}, env=b200))
     assert post_markdown(both.on("b200").rows[0]).startswith("## GroupNorm + SiLU on NVIDIA B200\n")
     assert post_markdown(both.on(H200.key).rows[0]).startswith("## GroupNorm + SiLU on NVIDIA H200\n")
+
+
+def test_the_best_kernel_of_a_context_is_told_in_the_post() -> None:
+    of = case(contexts=("conv",))
+    alone = measurement({K: Arm(1.0)}, of=of, noise_percent=0.1)
+    within = measurement({K: Arm(0.9), "inhouse.both": Arm(1.6)}, of=of, context="conv")
+    posted = post_markdown(decided(alone, within, of=manifest(of)).rows[0])
+    assert "| conv | `inhouse.both` | – | 1.6" in posted
+
+
+def test_a_leader_that_covers_a_part_says_so() -> None:
+    runs = [
+        measurement({K: Arm(1.5)}, of=case("a"), noise_percent=0.05),
+        measurement({K: Arm(status=ArmStatus.INELIGIBLE, reason="odd")}, of=case("b")),
+    ]
+    posted = post_markdown(decided(*runs, of=manifest(*(one.case for one in runs))).rows[0])
+    assert f"`{K}` (1 of 2 cases; the rest counts as torch.compile)" in posted
