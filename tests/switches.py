@@ -344,6 +344,14 @@ def _() -> None:
     WallClock.ready = once  # type: ignore[method-assign, assignment]
 
 
+@_off("replay_few_changes")
+def _() -> None:
+    """All activations of the replay are new."""
+    from harness.measure import timing
+
+    timing.keep_most = lambda fresh, held: None
+
+
 @_off("replay_new_activations")
 def _() -> None:
     """The replay sees the values that the first set held all along."""

@@ -38,9 +38,15 @@ def test_work_that_stops_during_the_timing() -> None:
     refused(evil.stops_working, ArmStatus.GATE_FAILED, "after timing: ")
 
 
+@pytest.mark.defence("replay_few_changes")
+def test_result_remembered_until_an_element_changes() -> None:
+    refused(evil.cached_by_content, ArmStatus.GATE_FAILED, "on the replayed path: ")
+
+
 @pytest.mark.defence("replay_second")
 def test_result_remembered_until_the_input_changes() -> None:
-    refused(evil.cached_by_content, ArmStatus.GATE_FAILED, "on the replayed path: ")
+    evil.counts.clear()
+    refused(evil.cached_by_all_content, ArmStatus.GATE_FAILED, "on the replayed path: ")
 
 
 @pytest.mark.defence("gate_timed_callable")
