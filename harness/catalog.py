@@ -151,6 +151,12 @@ def _contradictions(candidate: Candidate, op: Op, module: ModuleType) -> list[st
     return [f"{module.__file__}: {candidate.id} is for context {candidate.context!r}; op {op.id} has {contexts}."]
 
 
+def _given(candidate: Candidate, op: Op) -> Mapping[str, inspect.Parameter]:
+    """What the op, or the candidate's context, gives."""
+    whole = op.native if candidate.context is None else op.context(candidate.context).compose(op.native)
+    return inspect.signature(whole).parameters
+
+
 def _signature_problem(candidate: Candidate, op: Op, module: ModuleType) -> list[str]:
     """A `run` that cannot be called with the op's (or context's) arguments; `prepare` may rename them.
 
@@ -158,8 +164,7 @@ def _signature_problem(candidate: Candidate, op: Op, module: ModuleType) -> list
     """
     if candidate.prepare is not None:
         return []
-    whole = op.native if candidate.context is None else op.context(candidate.context).compose(op.native)
-    known, takes = (inspect.signature(function).parameters for function in (whole, candidate.run))
+    known, takes = _given(candidate, op), inspect.signature(candidate.run).parameters
     always = {name for name, parameter in known.items() if parameter.default is parameter.empty}
     if always <= takes.keys() <= known.keys():
         return []
@@ -169,8 +174,7 @@ def _signature_problem(candidate: Candidate, op: Op, module: ModuleType) -> list
 
 def _mutation_problem(candidate: Candidate, op: Op, module: ModuleType) -> list[str]:
     """A name in `mutates` that is no argument of the op (or context), whose tensors are what is written to."""
-    whole = op.native if candidate.context is None else op.context(candidate.context).compose(op.native)
-    known = inspect.signature(whole).parameters
+    known = _given(candidate, op)
     unknown = [name for name in candidate.mutates if name not in known]
     if not unknown:
         return []

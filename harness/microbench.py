@@ -14,9 +14,9 @@ from harness.isolate import Progress, Supervisor
 from harness.paths import WORK_FOLDER
 from harness.protocol import Hello, Job, Settings, Task, stored_settings
 from harness.schema.manifest import Manifest
-from harness.schema.measurement import Measurement
+from harness.schema.measurement import DeviceRecord, Measurement
 from harness.schema.vocabulary import ArmStatus, Role, RunStatus
-from harness.store import Store, resume_key
+from harness.store import Store, resume_key, summary_of
 
 FAILED_ARMS = (ArmStatus.CRASHED, ArmStatus.TIMED_OUT, ArmStatus.OUT_OF_MEMORY)
 """Arms that broke; arms that the gate refused are findings, not failures of the run."""
@@ -66,17 +66,20 @@ class Outcome:
         return sentences
 
 
-def _followed(store: Store, found: Measurement) -> bool:
-    """Whether a later measurement of the same on this card has other candidates, and is what reports show."""
+def _superseded(store: Store, found: Measurement) -> bool:
+    """Whether reports show another measurement of the same on this card, one of other candidates."""
 
     def candidates(of: Measurement) -> set[str]:
         return {arm.id for arm in of.arms if arm.role is Role.CANDIDATE}
 
-    slot = (found.case.content, found.context, found.environment.device)
+    def slot(of: Measurement) -> tuple[str, str | None, DeviceRecord]:
+        return of.case.content, of.context, of.environment.device
+
+    precedence = summary_of(found).precedence
     return any(
-        one.started_at > found.started_at
-        and one.status is RunStatus.MEASURED
-        and (one.case.content, one.context, one.environment.device) == slot
+        one.status is RunStatus.MEASURED
+        and summary_of(one).precedence > precedence
+        and slot(one) == slot(found)
         and candidates(one) != candidates(found)
         for one in (stored.measurement for stored in store.load(found.op))
     )
@@ -186,7 +189,7 @@ def _stored(store: Store, job: Job, hello: Hello, index: int) -> bool:
         stored_settings(job.settings),
     )
     found = store.find(key, job.op)
-    if found is None or _followed(store, found.measurement):
+    if found is None or _superseded(store, found.measurement):
         return False
     # Cross-checks only add to a measurement: one that has them also answers a run without.
     checked = any(arm.do_bench_us is not None for arm in found.measurement.arms)

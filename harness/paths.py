@@ -29,9 +29,10 @@ def keep_whole(file: Path, content: bytes) -> None:
         half.write_bytes(content)
         half.replace(file)
     except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from error
+    finally:  # after Ctrl-C too
         with suppress(OSError):
             half.unlink(missing_ok=True)
-        raise OSError(error.errno, error.strerror, str(file)) from error
 
 
 def require_places(root: Path) -> None:

@@ -51,6 +51,11 @@ class Summary:
     """Candidates that were tried: installed ones."""
     made_with: MadeWith
 
+    @property
+    def precedence(self) -> tuple[int, str]:
+        """Of measurements of the same, the one where this is largest counts: most candidates tried, then the latest."""
+        return self.tried, self.started_at
+
 
 class Line(Protocol):
     """A line of the store: a summary, and the whole measurement for whoever asks."""

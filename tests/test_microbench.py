@@ -9,7 +9,7 @@ import pytest
 from harness import microbench
 from harness.errors import UserError
 from harness.isolate import Progress, Supervisor
-from harness.microbench import Outcome, Selection, _followed, tasks_of
+from harness.microbench import Outcome, Selection, _superseded, tasks_of
 from harness.protocol import Hello, Job, Settings, Task
 from harness.schema.case import Case
 from harness.schema.measurement import Measurement
@@ -158,7 +158,7 @@ def test_failures_are_arms_that_broke_not_arms_that_were_refused() -> None:
 
 
 def test_what_a_later_run_with_other_candidates_replaced_is_measured_again(tmp_path: Path) -> None:
-    """Trial kernels a, b, a: reports show the last line, so that must be a's again."""
+    """Trial kernels a, b, a: reports show the last line of as many, so that must be a's again."""
     store = Store(tmp_path)
     of = case("one")
 
@@ -167,11 +167,13 @@ def test_what_a_later_run_with_other_candidates_replaced_is_measured_again(tmp_p
 
     first = made("a.k", 1)
     store.append(first)
-    assert not _followed(store, first)
+    assert not _superseded(store, first)
     store.append(made("a.k", 2))
-    assert not _followed(store, first), "the same candidates once more"
+    assert not _superseded(store, first), "the same candidates once more"
     store.append(measurement({"b.k": Arm()}, of=case("two"), started_at="2026-12-03T10:00:00Z"))
-    assert not _followed(store, first), "another case"
+    assert not _superseded(store, first), "another case"
     store.append(made("b.k", 4))
-    assert _followed(store, first)
-    assert not _followed(store, made("a.k", 5))
+    assert _superseded(store, first)
+    assert not _superseded(store, made("a.k", 5))
+    both = measurement({"a.k": Arm(), "b.k": Arm()}, of=of, started_at="2026-12-03T10:00:00Z")
+    assert not _superseded(store, both), "what tried more is shown, though another is later"

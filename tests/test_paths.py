@@ -25,6 +25,20 @@ def test_a_file_that_cannot_be_written_is_named_and_left_as_it_was(
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_ctrl_c_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "matrix.md"
+    keep_whole(file, b"old")
+
+    def interrupted(half: Path, target: Path) -> Path:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        keep_whole(file, b"new")
+    assert list(tmp_path.iterdir()) == [file]
+    assert file.read_bytes() == b"old"
+
+
 def test_a_folder_that_takes_no_bytes_is_named(tmp_path: Path) -> None:
     require_writable(tmp_path / "made", "nothing was lost.")
     (tmp_path / "file").touch()

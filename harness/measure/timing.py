@@ -33,7 +33,9 @@ from harness.op import Args, Device
 from harness.schema.vocabulary import ArmStatus, Cache, Method, Role
 
 _LARGE = 2.0
+"""In standard deviations: 4.6 % of N(0, 1) lie beyond."""
 _ENOUGH_ELEMENTS = 256
+"""From here on some element is large, but for one draw in 150 000."""
 _COLD_PROFILE_CALLS = 200
 """Most calls in the cold profile of the cross-check."""
 

@@ -12,7 +12,7 @@ from harness.schema.vocabulary import Method, Outcome, Tracker
 
 BASELINE = "native + torch.compile"
 _SPELLED_OUT = 3
-"""Steps that one sentence can hold."""
+"""Steps whose ratios one sentence can hold."""
 
 
 def conclusion(row: RowVerdict) -> str:
@@ -90,13 +90,13 @@ def _microbench(row: RowVerdict) -> str:
     if card.tracker is Tracker.NO_CANDIDATE:
         return f"{gpu}, there is no candidate for {plain(row.title)} to compare with {BASELINE}"
     undecided = [plain(f"{step.model} ({step.step})") for step in deciding if not step.settled]
-    decided = f"{len(deciding) - len(undecided)} of {len(deciding)} deciding steps are decided, none of them FASTER"
-    return f"{gpu}, {plain(row.title)} is open: {decided}; undecided: {_some(undecided)}"
+    return f"{gpu}, {plain(row.title)} is open: {decided(deciding)}; undecided: {text.some(undecided)}"
 
 
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SPELLED_OUT} more" if len(names) > _SPELLED_OUT else ""
-    return ", ".join(names[:_SPELLED_OUT]) + more
+def decided(deciding: Sequence[StepVerdict]) -> str:
+    """How far an open row is."""
+    settled = sum(step.settled for step in deciding)
+    return f"{settled} of {len(deciding)} deciding steps are decided, none of them FASTER"
 
 
 def _deciding_cases(card: CardVerdict, deciding: Sequence[StepVerdict]) -> list[Comparison]:

@@ -141,7 +141,7 @@ def _reasons(card: CardVerdict, letters: dict[str, str]) -> list[str]:
             failed = arm.outcome is Outcome.INVALID and arm.reason != one.invalid
             if failed or (arm.status is ArmStatus.NOT_INSTALLED and arm.id in letters):
                 cases.setdefault((letters[arm.id], arm.reason), []).append(where)
-    return [f"{who}: {reason} ({_some(where)})" for (who, reason), where in cases.items()]
+    return [f"{who}: {reason} ({text.some(where)})" for (who, reason), where in cases.items()]
 
 
 def _left_out(card: CardVerdict, ran: Collection[str]) -> list[str]:
@@ -156,7 +156,3 @@ def _left_out(card: CardVerdict, ran: Collection[str]) -> list[str]:
         why = next(iter(found)) if len(found) == 1 else "not eligible for any case, for several reasons"
         by_reason.setdefault(why, []).append(name)
     return [f"not in the table: {', '.join(names)}: {why}" for why, names in by_reason.items()]
-
-
-def _some(cases: list[str]) -> str:
-    return ", ".join(cases) if len(cases) <= 3 else f"{', '.join(cases[:3])} and {len(cases) - 3} more"

@@ -30,7 +30,8 @@ def _microbench(row: RowVerdict) -> str:
         return ""
     card = row.cards[0]
     deciding = [step for step in card.steps if step.decides]
-    parts = [*_led(deciding), *_not_led(deciding), *_in_context(card)]
+    within = (*losses(card.steps, card.comparisons), *gains(card.comparisons))
+    parts = [*_led(deciding), *_not_led(deciding), *(one.said(code, plain) for one in within)]
     if unmeasured := _unmeasured(row.op, deciding):
         parts.append(unmeasured)
     parts += [
@@ -82,13 +83,6 @@ def _unmeasured(op: str, steps: Sequence[StepVerdict]) -> str:
         plain(model) + (f" ({count} of {of[model]} steps)" if of[model] > 1 else "") for model, count in missing.items()
     ]
     return f"not measured: {', '.join(models)} ({code(f'make bench OP={op}')})"
-
-
-def _in_context(card: CardVerdict) -> Iterator[str]:
-    for one in losses(card.steps, card.comparisons):
-        yield f"{code(one.candidate)} loses in context {plain(one.context)} ({one.said()})"
-    for one in gains(card.comparisons):
-        yield f"{code(one.candidate)}, for context {plain(one.context)}, gains there ({one.said()})"
 
 
 def _e2e(row: RowVerdict) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from harness.report import text
+from harness.report.conclusion import decided
 from harness.report.matrix import device_name, execution, software
 from harness.report.pictures import Picture, shown
 from harness.report.tables import (
@@ -122,8 +123,7 @@ def lead(row: RowVerdict, card: CardVerdict) -> str:
         return f"{where}, no candidate is faster than native + torch.compile on any deciding step."
     if card.tracker is Tracker.NO_CANDIDATE:
         return f"{where}, there is no candidate to compare with native + torch.compile."
-    decided = sum(step.settled for step in deciding)
-    return f"{where}, the row is open: {decided} of {len(deciding)} deciding steps are decided, none of them FASTER."
+    return f"{where}, the row is open: {decided(deciding)}."
 
 
 def _section(row: RowVerdict, card: CardVerdict) -> Section:

@@ -203,3 +203,9 @@ def together(
 def listed(values: Iterable[str]) -> str:
     """Values after one another; more than one is worth seeing."""
     return " / ".join(values)
+
+
+def some(names: Sequence[str], most: int = 3) -> str:
+    """The first few of many names."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

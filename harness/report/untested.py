@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from harness.report import text
 from harness.report.matrix_notes import OMNI, gpu_cells
 from harness.report.post_tables import alone, deciding
 from harness.report.text import code, plain
@@ -32,11 +33,10 @@ def _devices(row: RowVerdict) -> Iterator[str]:
 def _isolated(card: CardVerdict) -> Iterator[str]:
     for step in deciding(card):
         if step.unmeasured:
-            yield plain(f"Shapes of {step.model} ({step.step}): {_some(step.unmeasured)}.")
+            yield plain(f"Shapes of {step.model} ({step.step}): {text.some(step.unmeasured, _SHOWN)}.")
         if step.left_out:
-            yield plain(
-                f"Shapes of {step.model} known from memory alone, which count for nothing: {_some(step.left_out)}."
-            )
+            left_out = text.some(step.left_out, _SHOWN)
+            yield plain(f"Shapes of {step.model} known from memory alone, which count for nothing: {left_out}.")
     known = {one.case.id for one in alone(card) if not one.case_changed}
     others = dict.fromkeys(
         case_id
@@ -46,7 +46,7 @@ def _isolated(card: CardVerdict) -> Iterator[str]:
         if case_id not in known
     )
     if others:
-        yield plain(f"Shapes of the manifest that do not decide: {_some(tuple(others))}.")
+        yield plain(f"Shapes of the manifest that do not decide: {text.some(tuple(others), _SHOWN)}.")
     dtypes = dict.fromkeys(str(one.case.dtype) for one in alone(card))
     if len(dtypes) == 1:
         yield plain(f"Activations of another dtype than {next(iter(dtypes))}.")
@@ -101,8 +101,3 @@ def _model_code(cells: Sequence[CellVerdict]) -> Iterator[str]:
             "Real weights: on random ones PSNR, SSIM and LPIPS say nothing, so the error against an fp32 copy of the "
             "model stands in their place."
         )
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{', '.join(names[:_SHOWN])}{more}"

@@ -1,6 +1,6 @@
 """What contexts say beside the isolated cases: where a leader's gain does not arrive, and what gains only there."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from harness.schema.verdict import Comparison, StepVerdict
@@ -19,10 +19,13 @@ class InContext(NamedTuple):
     ratio: float
     """t(torch.compile) / t(candidate) where it loses, or gains, most."""
 
-    def said(self) -> str:
-        """The figures, as notes print them."""
-        extreme = "worst" if self.ratio < 1 else "best"
-        return f"{self.cases} of {self.timed} cases, at {extreme} {self.ratio:.3f}×"
+    def said(self, named: Callable[[str], str] = str, plain: Callable[[str], str] = str) -> str:
+        """As notes print it: the candidate as `named`, the context as `plain`."""
+        candidate, context, loses = named(self.candidate), plain(self.context), self.ratio < 1
+        does = (
+            f"{candidate} loses in context {context}" if loses else f"{candidate}, for context {context}, gains there"
+        )
+        return f"{does} ({self.cases} of {self.timed} cases, at {'worst' if loses else 'best'} {self.ratio:.3f}×)"
 
 
 def losses(steps: Sequence[StepVerdict], comparisons: Sequence[Comparison]) -> Iterator[InContext]:

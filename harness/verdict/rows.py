@@ -127,8 +127,7 @@ def _card_cell(steps: Sequence[StepVerdict], comparisons: Sequence[Comparison]) 
     deciding = [step for step in steps if step.decides]
     notes = (
         *map(_step_note, deciding),
-        *(f"{one.candidate} loses in context {one.context} ({one.said()})" for one in losses(steps, comparisons)),
-        *(f"{one.candidate}, for context {one.context}, gains there ({one.said()})" for one in gains(comparisons)),
+        *(one.said() for one in (*losses(steps, comparisons), *gains(comparisons))),
     )
     faster = any(step.outcome is Outcome.FASTER for step in deciding)
     if faster:

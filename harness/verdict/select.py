@@ -124,7 +124,7 @@ def _best(found: Sequence[Sequence[Line]], case: Case, now: Present, why_not: Wh
 
     def place(item: tuple[Line, Staleness]) -> tuple[int, str, int]:
         one, _ = item
-        return one.summary.tried, one.summary.started_at, one.line
+        return *one.summary.precedence, one.line
 
     first = sorted(ranks[max(ranks)], key=place, reverse=True)
     best, stale = next((item for item in first if not why_not(item[0])), first[0])
