@@ -8,11 +8,8 @@ from torch import Tensor
 from candidates._dense import empty_dense_like
 from candidates.groupnorm_silu.kernels.flat import groupnorm_silu_flat_apply, groupnorm_silu_flat_stats
 from candidates.groupnorm_silu.kernels.flat_resident import groupnorm_silu_flat_resident
-from candidates.groupnorm_silu.kernels.rows import (
-    groupnorm_silu_rows_apply,
-    groupnorm_silu_rows_merge,
-    groupnorm_silu_rows_stats,
-)
+from candidates.groupnorm_silu.kernels.merge import groupnorm_silu_merge
+from candidates.groupnorm_silu.kernels.rows import groupnorm_silu_rows_apply, groupnorm_silu_rows_stats
 from candidates.groupnorm_silu.kernels.rows_resident import groupnorm_silu_rows_resident
 from candidates.groupnorm_silu.plan import Geometry, Path, Plan, ceil_div, make_plan, next_power_of_two
 from candidates.groupnorm_silu.words import barrier_words
@@ -21,7 +18,7 @@ _INDEX64_ELEMENTS = 1 << 30
 
 
 @cache
-def _limits(device: torch.device) -> tuple[int, bool]:
+def device_limits(device: torch.device) -> tuple[int, bool]:
     """SM count, and whether a kernel may start before its predecessor has ended (PDL, Hopper on)."""
     if device.type != "cuda":
         return 1, False
@@ -59,7 +56,7 @@ def groupnorm_silu(
     if x.numel() == 0:
         return out
     geometry = geometry_of(x, out, groups)
-    sm_count, pdl = _limits(x.device)
+    sm_count, pdl = device_limits(x.device)
     if plan is None:
         plan = make_plan(geometry, sm_count)
     needed = _barriers(geometry, plan)
@@ -79,7 +76,7 @@ def groupnorm_silu(
     return out
 
 
-def _single_instructions(x: Tensor) -> bool:
+def single_instructions(x: Tensor) -> bool:
     """Whether kernels may use PTX instructions: not in Triton's interpreter, which runs on CPU tensors."""
     return x.device.type != "cpu"
 
@@ -115,7 +112,7 @@ def _flat_resident(
             geometry.groups, geometry.group_channels, geometry.spatial, *geometry.sizes[3:],
             *geometry.x_strides, *geometry.out_strides,
             BLOCK=plan.block, VEC=geometry.vector, TILES=plan.tiles, CHUNKS_PAD=next_power_of_two(plan.chunks),
-            DENSE=geometry.dense, BARRIER=plan.chunks > 1, ASM=_single_instructions(x),
+            DENSE=geometry.dense, BARRIER=plan.chunks > 1, ASM=single_instructions(x),
             num_warps=plan.warps, maxnreg=plan.registers, launch_cooperative_grid=plan.chunks > 1,
         )  # fmt: skip
 
@@ -135,7 +132,7 @@ def _rows_resident(
             geometry.x_strides[0], row_strides[0], geometry.out_strides[0], row_strides[1],
             CG=geometry.group_channels, CGP=group_columns, GB=groups, BR=plan.block // plan.columns, TILES=plan.tiles,
             CHUNKS_PAD=next_power_of_two(plan.chunks), STREAM=plan.stream > 0, UNROLL=plan.unroll,
-            BARRIER=plan.chunks > 1, ASM=_single_instructions(x),
+            BARRIER=plan.chunks > 1, ASM=single_instructions(x),
             num_warps=plan.warps, launch_cooperative_grid=plan.chunks > 1,
         )  # fmt: skip
 
@@ -143,62 +140,99 @@ def _rows_resident(
 def _two_pass(
     x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, eps: float, geometry: Geometry, plan: Plan, pdl: bool
 ) -> None:
-    group_count = geometry.sizes[0] * geometry.groups
-    group = (geometry.groups, geometry.group_channels, geometry.spatial, *geometry.sizes[3:])
-    layout = {
+    mean, m2 = flat_statistics(x, geometry, plan, pdl)
+    tiles = ceil_div(geometry.group_elements, plan.apply_block)
+    groupnorm_silu_flat_apply[(mean.shape[0] * tiles,)](
+        x, weight, bias, out, mean, m2, eps, plan.chunks, plan.chunk, tiles, *_group(geometry),
+        *geometry.x_strides, *geometry.out_strides, BLOCK=plan.apply_block,
+        CHUNKS_PAD=next_power_of_two(plan.chunks), ASM=single_instructions(x), PDL=pdl, **_flat_layout(geometry),
+        num_warps=plan.apply_warps, launch_pdl=pdl,
+    )  # fmt: skip
+
+
+def _group(geometry: Geometry) -> tuple[int, ...]:
+    """Groups, channels of one, positions, height, width."""
+    return geometry.groups, geometry.group_channels, geometry.spatial, *geometry.sizes[3:]
+
+
+def _flat_layout(geometry: Geometry) -> dict[str, int]:
+    return {
         "VEC": geometry.vector,
         "DENSE": geometry.dense,
         "INDEX64": geometry.group_elements > _INDEX64_ELEMENTS,
     }
-    chunks = plan.chunks
-    pad = next_power_of_two(chunks)
-    mean, m2 = torch.empty((2, group_count, chunks), dtype=torch.float32, device=x.device)
-    groupnorm_silu_flat_stats[(group_count * chunks,)](
-        x, mean, m2, chunks, plan.chunk, *group, *geometry.x_strides,
-        BLOCK=plan.block, UNROLL=plan.unroll, PDL=pdl, **layout, num_warps=plan.warps,
+
+
+def flat_statistics(x: Tensor, geometry: Geometry, plan: Plan, pdl: bool) -> Tensor:
+    """Means and M2s of the chunks of each group, (2, N * G, chunks), in fp32: a plan of `plan_two_pass`."""
+    groups = geometry.sizes[0] * geometry.groups
+    partials = torch.empty((2, groups, plan.chunks), dtype=torch.float32, device=x.device)
+    groupnorm_silu_flat_stats[(groups * plan.chunks,)](
+        x, *partials, plan.chunks, plan.chunk, *_group(geometry), *geometry.x_strides,
+        BLOCK=plan.block, UNROLL=plan.unroll, PDL=pdl, **_flat_layout(geometry), num_warps=plan.warps,
     )  # fmt: skip
-    tiles = ceil_div(geometry.group_elements, plan.apply_block)
-    groupnorm_silu_flat_apply[(group_count * tiles,)](
-        x, weight, bias, out, mean, m2, eps, chunks, plan.chunk, tiles, *group,
-        *geometry.x_strides, *geometry.out_strides, BLOCK=plan.apply_block, CHUNKS_PAD=pad,
-        ASM=_single_instructions(x), PDL=pdl, **layout, num_warps=plan.apply_warps, launch_pdl=pdl,
-    )  # fmt: skip
+    return partials
 
 
 def _rows(
     x: Tensor, weight: Tensor, bias: Tensor, out: Tensor, eps: float, geometry: Geometry, plan: Plan, pdl: bool
 ) -> None:
     images, channels, _, height, width = geometry.sizes
-    group_columns, groups_per_block, blocks = _blocks(geometry, plan)
-    row_strides = geometry.row_strides
-    asm = _single_instructions(x)
-    x_spatial, out_spatial = geometry.x_strides[2:], geometry.out_strides[2:]
-    if row_strides is not None:
-        x_spatial, out_spatial = ((0, 0, step) for step in row_strides)
-    layout = {
-        "CG": geometry.group_channels,
-        "CGP": group_columns,
-        "GB": groups_per_block,
-        "SINGLE_STRIDE": row_strides is not None,
-        "PDL": pdl,
-    }
-    shape = (channels, geometry.groups, geometry.spatial, height, width)
-    group_count, chunks = images * geometry.groups, plan.chunks
-    mean, m2 = torch.empty((2, group_count, chunks), dtype=torch.float32, device=x.device)
-    groupnorm_silu_rows_stats[(images * chunks * blocks,)](
-        x, mean, m2, chunks, plan.chunk, blocks, *shape, geometry.x_strides[0], *x_spatial,
-        BR=plan.block // plan.columns, UNROLL=plan.unroll, **layout, num_warps=plan.warps,
-    )  # fmt: skip
-    channel = torch.empty((2, images, channels), dtype=torch.float32, device=x.device)
-    groupnorm_silu_rows_merge[(group_count,)](
-        mean, m2, weight, channel, eps, chunks, plan.chunk, *shape[:3],
-        CG=geometry.group_channels, CGP=group_columns, CHUNKS_PAD=next_power_of_two(chunks),
-        PDL=pdl, num_warps=1, launch_pdl=pdl,
-    )  # fmt: skip
+    _, _, blocks = _blocks(geometry, plan)
+    partials = rows_statistics(x, geometry, plan, pdl)
+    channel = merged(partials, weight, eps, geometry, plan, pdl)
     spans = ceil_div(geometry.spatial, plan.span)
+    x_spatial, out_spatial = _row_steps(geometry)
     groupnorm_silu_rows_apply[(images * spans * blocks,)](
-        x, bias, out, channel, spans, plan.span, blocks, images * channels, *shape,
+        x, bias, out, channel, spans, plan.span, blocks, images * channels,
+        channels, geometry.groups, geometry.spatial, height, width,
         geometry.x_strides[0], *x_spatial, geometry.out_strides[0], *out_spatial,
-        BR=plan.apply_block // plan.columns, ASM=asm, **layout,
+        BR=plan.apply_block // plan.columns, ASM=single_instructions(x), PDL=pdl, **_rows_layout(geometry, plan),
         num_warps=plan.apply_warps, launch_pdl=pdl,
     )  # fmt: skip
+
+
+def _row_steps(geometry: Geometry) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Strides of T, H and W in x and out; where positions have one distance, that alone, in W's place."""
+    if geometry.row_strides is None:
+        return geometry.x_strides[2:], geometry.out_strides[2:]
+    x_step, out_step = geometry.row_strides
+    return (0, 0, x_step), (0, 0, out_step)
+
+
+def _rows_layout(geometry: Geometry, plan: Plan) -> dict[str, int]:
+    group_columns, groups, _ = _blocks(geometry, plan)
+    return {
+        "CG": geometry.group_channels,
+        "CGP": group_columns,
+        "GB": groups,
+        "SINGLE_STRIDE": geometry.row_strides is not None,
+    }
+
+
+def rows_statistics(x: Tensor, geometry: Geometry, plan: Plan, pdl: bool) -> Tensor:
+    """Means and M2s of the chunks of rows for each group, (2, N * G, chunks) elements in the order N, chunk, group."""
+    images, channels, _, height, width = geometry.sizes
+    _, _, blocks = _blocks(geometry, plan)
+    partials = torch.empty((2, images * geometry.groups, plan.chunks), dtype=torch.float32, device=x.device)
+    groupnorm_silu_rows_stats[(images * plan.chunks * blocks,)](
+        x, *partials, plan.chunks, plan.chunk, blocks, channels, geometry.groups, geometry.spatial, height, width,
+        geometry.x_strides[0], *_row_steps(geometry)[0],
+        BR=plan.block // plan.columns, UNROLL=plan.unroll, PDL=pdl, **_rows_layout(geometry, plan),
+        num_warps=plan.warps,
+    )  # fmt: skip
+    return partials
+
+
+def merged(partials: Tensor, weight: Tensor, eps: float, geometry: Geometry, plan: Plan, pdl: bool) -> Tensor:
+    """Mean and weight / sqrt(variance + eps) of each channel, (2, N, C) in fp32, from the partials of a statistics
+    pass; weight (C,), contiguous."""
+    images, channels, *_ = geometry.sizes
+    channel = torch.empty((2, images, channels), dtype=torch.float32, device=partials.device)
+    groupnorm_silu_merge[(images * geometry.groups,)](
+        *partials, weight, channel, eps, plan.chunks, plan.chunk, channels, geometry.groups, geometry.spatial,
+        CG=geometry.group_channels, CGP=next_power_of_two(geometry.group_channels),
+        CHUNKS_PAD=next_power_of_two(plan.chunks), ROWS=plan.path is Path.ROWS,
+        PDL=pdl, num_warps=1, launch_pdl=pdl,
+    )  # fmt: skip
+    return channel

@@ -10,6 +10,12 @@ from candidates._dense import empty_dense_like
 from harness.op import Args, Context, Draw, Impl, Op
 from harness.schema.case import Case, Layout
 
+CAUSAL_FRAMES = 2
+"""Frames in front that a causal 3x3x3 convolution reads: the first one, repeated."""
+_PADDING = (1, 1, 1, 1, CAUSAL_FRAMES, 0)
+PAD = "pad"
+"""The context up to that convolution's input."""
+
 
 def native(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Tensor:
     """SiLU(GroupNorm(x)), as diffusers' residual blocks write it. x (N, C, ...), weight (C,), bias (C,)."""
@@ -50,7 +56,27 @@ def check(case: Case) -> str | None:
         return f"C={channels} does not divide into groups={groups}"
     if len(case.dims) == 2 and case.layout is Layout.CHANNELS_LAST:
         return f"layout {case.layout} needs spatial dims, and (N, C) has none"
+    if PAD in case.contexts and "T" not in case.dims:
+        return f"context {PAD} pads a causal 3-D convolution's input, and there is no T"
     return None
+
+
+def replicate_padded(x: Tensor) -> Tensor:
+    """x (N, C, T, H, W) with its borders repeated, as HunyuanVideoCausalConv3d pads: no future frame."""
+    return F.pad(x, _PADDING, mode="replicate")
+
+
+def _with_pad(impl: Impl) -> Impl:
+    def groupnorm_silu_pad(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Tensor:
+        return replicate_padded(impl(x=x, weight=weight, bias=bias, groups=groups, eps=eps))
+
+    return groupnorm_silu_pad
+
+
+def _pad_bytes(case: Case) -> int:
+    dims = case.dims
+    padded = dims["N"] * dims["C"] * (dims["T"] + CAUSAL_FRAMES) * (dims["H"] + 2) * (dims["W"] + 2)
+    return (case.numel + padded + 2 * dims["C"]) * case.dtype.bytes
 
 
 def _conv_inputs(case: Case, draw: Draw) -> Args:
@@ -59,9 +85,9 @@ def _conv_inputs(case: Case, draw: Draw) -> Args:
     kernel = (3,) * spatial_dims
     fan_in = channels * 3**spatial_dims
     weight = draw.weight("conv_weight", (channels, channels, *kernel), scale=fan_in**-0.5)
-    memory_format = torch.channels_last if spatial_dims == 2 else torch.channels_last_3d
+    # as torch.compile lays out a VAE's weights: those of 2-D convolutions channels-last, of 3-D ones as they are
     return args | {
-        "conv_weight": weight.contiguous(memory_format=memory_format),
+        "conv_weight": weight.contiguous(memory_format=torch.channels_last) if spatial_dims == 2 else weight,
         "conv_bias": draw.weight("conv_bias", (channels,), scale=0.2),
     }
 
@@ -73,8 +99,7 @@ def _with_conv(impl: Impl) -> Impl:
         y = impl(x=x, weight=weight, bias=bias, groups=groups, eps=eps)
         if x.ndim == 4:
             return F.conv2d(y, conv_weight, conv_bias, padding=1)
-        # HunyuanVideoCausalConv3d: no future frame is read, borders repeat
-        return F.conv3d(F.pad(y, (1, 1, 1, 1, 2, 0), mode="replicate"), conv_weight, conv_bias)
+        return F.conv3d(replicate_padded(y), conv_weight, conv_bias)
 
     return groupnorm_silu_conv
 
@@ -97,9 +122,15 @@ OP = Op(
     check=check,
     contexts=(
         Context(
+            id=PAD,
+            what="GroupNorm + SiLU -> repeated borders: the input of the causal 3x3x3 convolution",
+            inputs=inputs,
+            compose=_with_pad,
+            bytes_moved=_pad_bytes,
+        ),
+        Context(
             id="conv",
-            what="GroupNorm + SiLU -> 3x3 (causal 3x3x3) C->C convolution with channels-last weights, "
-            "the convolution's time in every arm",
+            what="GroupNorm + SiLU -> 3x3 (causal 3x3x3) C->C convolution, its time in every arm",
             inputs=_conv_inputs,
             compose=_with_conv,
             bytes_moved=_conv_bytes,

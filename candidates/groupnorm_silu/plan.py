@@ -1,7 +1,7 @@
 """Which kernels to launch for an activation and with what sizes: pure arithmetic on shapes and strides, no torch."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 VECTOR_BYTES = 16
@@ -122,7 +122,7 @@ class Plan:
     columns: int = 0
     """Rows: channels per tile, padding included."""
     span: int = 0
-    """ROWS: rows per program of the apply pass."""
+    """ROWS: rows per program of the apply pass; for a padded output positions per tile."""
     tiles: int = 0
     """Resident: tiles that a program keeps."""
     stream: int = 0
@@ -147,12 +147,29 @@ def _split(total: int, pieces: int, multiple: int) -> tuple[int, int]:
     return size, ceil_div(total, size)
 
 
+def _in_rows(geometry: Geometry) -> bool:
+    """Whether the kernels for rows of adjacent channels fit."""
+    return geometry.channels_last and next_power_of_two(geometry.group_channels) <= 2048 and geometry.spatial <= 1 << 30
+
+
+def make_padded_plan(geometry: Geometry, sm_count: int) -> Plan:
+    """Statistics as in `plan_rows` or `plan_two_pass`; the apply pass in tiles of `span` positions of one line by
+    channels: whole rows where channels are adjacent in x, else some 128 bytes both ways."""
+    channels, width = next_power_of_two(geometry.sizes[1]), next_power_of_two(geometry.sizes[4])
+    if _in_rows(geometry):
+        plan, columns, tile, warps = plan_rows(geometry, sm_count), min(128, channels), 2048, 2
+    else:
+        plan, columns, tile, warps = plan_two_pass(geometry, sm_count), min(64, channels), 4096, 8
+    span = min(max(tile // columns, 1), width)
+    return replace(plan, span=span, apply_block=span * columns, apply_warps=warps)
+
+
 def make_plan(geometry: Geometry, sm_count: int, barriers: bool = True) -> Plan:
     """The launch sizes for an activation. `barriers` False rules out plans whose programs wait for each other.
 
     Where x fits in the registers of all SMs together it is read once, in one launch.
     """
-    rows = geometry.channels_last and next_power_of_two(geometry.group_channels) <= 2048 and geometry.spatial <= 1 << 30
+    rows = _in_rows(geometry)
     makers = (plan_rows_resident, plan_rows_streaming) if rows else (plan_flat_resident,)
     for maker in makers:
         plan = maker(geometry, sm_count)

@@ -1,4 +1,4 @@
-"""GroupNorm+SiLU in plain PyTorch with its reduction split in two stages, for torch.compile.
+"""GroupNorm+SiLU in plain PyTorch, for torch.compile: its reduction split in two stages; and padded, channels-last.
 
 Inductor gives a group's mean and variance to few programs when N * groups is small (32 for one image). Here each
 position's channels-of-a-group, or each run of a group, is reduced first, so the first stage has thousands of rows.
@@ -9,6 +9,7 @@ import math
 import torch
 from torch import Tensor
 
+from candidates.groupnorm_silu.op import PAD, native, replicate_padded
 from harness.op import TORCH, candidate
 from harness.schema.vocabulary import Contract, Kind
 
@@ -40,3 +41,18 @@ def two_stage(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) 
     scale = weight.to(acc).view(1, groups, -1, 1, 1) * torch.rsqrt(group_variance + eps)
     y = (grouped - group_mean) * scale + bias.to(acc).view(1, groups, -1, 1, 1)
     return torch.nn.functional.silu(y).to(x.dtype).reshape(x.shape)
+
+
+@candidate(
+    op="groupnorm_silu",
+    kind=Kind.REWRITE,
+    provider=TORCH,
+    kernels=(),
+    contract=Contract.TOLERANCE,
+    context=PAD,
+    name="channels_last_pad",
+)
+def channels_last_pad(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Tensor:
+    """x (N, C, T, H, W): the native formula, written in the layout that cuDNN's convolutions compute in."""
+    y = replicate_padded(native(x, weight, bias, groups, eps))
+    return y.contiguous(memory_format=torch.channels_last_3d)

@@ -1,4 +1,7 @@
-"""GroupNorm+SiLU's call sites: the residual blocks of SD-family VAE decoders, and the pair before their last conv."""
+"""GroupNorm+SiLU's call sites: the residual blocks of SD-family VAE decoders, and the pair before their last conv.
+
+Alone and, in HunyuanVideo's, up to the convolution's padded input.
+"""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -7,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from candidates.groupnorm_silu.op import native
+from candidates.groupnorm_silu.wiring_padded import wiring as padded_wiring
 from harness.op import Impl
 from harness.wiring import Described, Site, Wiring, replaced
 
@@ -81,7 +85,7 @@ _PINNED = {
         "diffusers.models.autoencoders.vae:Decoder.forward": "be96bf1aec1d895a",
     },
 }
-WIRINGS = tuple(
+_ALONE = tuple(
     Wiring(
         op="groupnorm_silu",
         family=family,
@@ -94,4 +98,11 @@ WIRINGS = tuple(
         pinned=pinned,
     )
     for family, pinned in _PINNED.items()
+)
+WIRINGS = (
+    *_ALONE,
+    padded_wiring(
+        described,
+        _PINNED["hunyuan_video_vae"] | {f"{_HUNYUAN}:HunyuanVideoCausalConv3d.forward": "70f04cf3106c379f"},
+    ),
 )

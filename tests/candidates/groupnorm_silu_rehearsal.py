@@ -10,10 +10,11 @@ import triton.language as tl
 from torch import Tensor
 
 from candidates.groupnorm_silu import launch, plan
-from candidates.groupnorm_silu.inhouse import triton_groupnorm_silu
+from candidates.groupnorm_silu.inhouse import triton_groupnorm_silu, triton_groupnorm_silu_pad
 from candidates.groupnorm_silu.kernels.flat import _group_base, _offset, _tile_index
 from candidates.groupnorm_silu.kernels.rows import _row_offset
-from candidates.groupnorm_silu.op import OP, native
+from candidates.groupnorm_silu.op import OP, native, replicate_padded
+from candidates.groupnorm_silu.padded import groupnorm_silu_padded
 
 # masked lanes may overflow in exp; numpy says so, a GPU does not
 warnings.filterwarnings("ignore", category=RuntimeWarning)
@@ -85,6 +86,35 @@ def numerics() -> dict[str, Any]:
     return seen
 
 
+def padded() -> dict[str, Any]:
+    """Largest error against the fp64 oracle, and strides, of the padded output, per x."""
+    torch.manual_seed(2)
+    cl3 = torch.channels_last_3d
+    deep, small = torch.randn(2, 6, 3, 5, 8), torch.randn(1, 4, 1, 1, 1)
+    blocks, rows = torch.randn(1, 80, 1, 2, 70), torch.randn(1, 136, 2, 3, 20)
+    inputs = {
+        "contiguous": (deep, 3),
+        "channels_last": (deep.contiguous(memory_format=cl3), 3),
+        "ten_channels_a_group": (torch.randn(1, 30, 2, 3, 4).contiguous(memory_format=cl3), 3),
+        "crop": (deep[:, :, :, 1:4, ::2], 2),
+        "one_position": (small, 2),
+        "lines_and_channels_in_pieces": (blocks, 8),
+        "rows_in_pieces": (rows.contiguous(memory_format=cl3), 4),
+    }
+    seen = {}
+    for name, (x, groups) in inputs.items():
+        weight, bias = arguments(x)
+        before = x.clone()
+        y = groupnorm_silu_padded(x, weight, bias, groups, 1e-6)
+        oracle = replicate_padded(native(x.double(), weight.double(), bias.double(), groups, 1e-6))
+        seen[name] = {
+            "error": (y - oracle).abs().max().item(),
+            "channels_last": y.is_contiguous(memory_format=cl3),
+            "input_kept": torch.equal(x, before),
+        }
+    return seen
+
+
 @triton.jit
 def _offsets_kernel(out_ptr, group, G, CG, S, H, W, s_n, s_c, s_t, s_h, s_w, start, row):
     base = _group_base(tl.program_id(0) + group, G, CG, s_n, s_c, 1, False)
@@ -111,7 +141,11 @@ def opcheck() -> dict[str, str]:
     results: dict[str, str] = {}
     for name, y in {"contiguous": x, "channels_last": x.contiguous(memory_format=torch.channels_last)}.items():
         results |= {f"{name} {k}": v for k, v in torch.library.opcheck(custom, (y, *arguments(y), 4, 1e-6)).items()}
-    return results
+    custom = torch.library.custom_op("rehearsal::groupnorm_silu_pad", triton_groupnorm_silu_pad.run, mutates_args=())
+    custom.register_fake(triton_groupnorm_silu_pad.fake)
+    deep = torch.randn(1, 8, 2, 3, 5)
+    found = torch.library.opcheck(custom, (deep, *arguments(deep), 4, 1e-6))
+    return results | {f"padded {k}": v for k, v in found.items()}
 
 
 def specials() -> dict[str, Any]:
@@ -122,7 +156,9 @@ def specials() -> dict[str, Any]:
     flat = torch.full((1, 8, 3, 5), 3.0)
     weight, bias = arguments(flat)
     off = launch.groupnorm_silu(flat, weight, bias, 4, 1e-6) - torch.nn.functional.silu(bias)[:, None, None]
+    nobody = torch.empty(0, 16, 2, 4, 4)
     return {
+        "empty_padded": list(groupnorm_silu_padded(nobody, *arguments(nobody), 4, 1e-6).shape),
         "empty": list(launch.groupnorm_silu(empty, *arguments(empty), 4, 1e-6).shape),
         "nan_groups": torch.isnan(y).reshape(4, -1).any(1).tolist(),
         "constant_error": off.abs().max().item(),
@@ -130,4 +166,5 @@ def specials() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({"numerics": numerics(), "offsets": offsets(), "opcheck": opcheck(), "specials": specials()}))
+    parts = (numerics, padded, offsets, opcheck, specials)
+    print(json.dumps({part.__name__: part() for part in parts}))

@@ -24,7 +24,7 @@ from candidates.groupnorm_silu.plan import (
     plan_rows_streaming,
     plan_two_pass,
 )
-from candidates.groupnorm_silu.rewrite import two_stage
+from candidates.groupnorm_silu.rewrite import channels_last_pad, two_stage
 from candidates.groupnorm_silu.words import WORDS_PER_STREAM, WordStore
 from harness.measure.inputs import SeededDraw
 from harness.schema.case import Case, Confidence, Dtype, Layout
@@ -80,6 +80,14 @@ def test_output_has_the_strides_of_x(rehearsal: dict[str, Any], name: str, strid
     assert tuple(rehearsal["numerics"][f"{name}@0"]["strides"]) == strides
 
 
+def test_padded_output_is_channels_last_with_borders_repeated(rehearsal: dict[str, Any]) -> None:
+    assert len(rehearsal["padded"]) == 7
+    for name, seen in rehearsal["padded"].items():
+        assert seen["error"] < 3e-6, (name, seen)
+        assert seen["channels_last"], name
+        assert seen["input_kept"], name
+
+
 def test_offsets_beyond_int32(rehearsal: dict[str, Any]) -> None:
     s_n, s_c, s_t, s_h, s_w = 1 << 40, 1 << 33, 1 << 22, 1 << 11, 3
     expected = []
@@ -96,13 +104,14 @@ def test_offsets_beyond_int32(rehearsal: dict[str, Any]) -> None:
 
 
 def test_opcheck_accepts_the_fake(rehearsal: dict[str, Any]) -> None:
-    assert len(rehearsal["opcheck"]) >= 8
+    assert len(rehearsal["opcheck"]) >= 12
     assert set(rehearsal["opcheck"].values()) == {"SUCCESS"}
 
 
 def test_empty_nan_and_constant_inputs(rehearsal: dict[str, Any]) -> None:
     specials = rehearsal["specials"]
     assert specials["empty"] == [0, 16, 4, 4]
+    assert specials["empty_padded"] == [0, 16, 4, 6, 6]
     assert specials["nan_groups"] == [True, False, False, False]
     # one ULP of the mean, times 1 / sqrt(eps), times the weight
     assert specials["constant_error"] < 2**-22 * 1e3 * 2
@@ -243,7 +252,7 @@ def test_words_are_shared_on_a_stream_alone() -> None:
 
 def test_without_words_several_launches_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
     launched = []
-    monkeypatch.setattr(launch, "_limits", lambda device: (132, False))
+    monkeypatch.setattr(launch, "device_limits", lambda device: (132, False))
     monkeypatch.setattr(launch, "barrier_words", lambda device, count: None)
     for name in ("_two_pass", "_rows", "_flat_resident", "_rows_resident"):
         monkeypatch.setattr(launch, name, lambda *args, name=name: launched.append(name))
@@ -278,6 +287,26 @@ def test_check_names_what_is_impossible() -> None:
     assert OP.check(case(Layout.CHANNELS_LAST, N=1, C=8, H=2, W=2)) is None
 
 
+def test_pad_context() -> None:
+    context = OP.context("pad")
+    tiny = case(N=1, C=8, T=3, H=6, W=5)
+    args = context.inputs(tiny, SeededDraw(0, torch.float32, torch.device("cpu")))
+    y = native(**args)
+    out = context.compose(native)(**args)
+    assert out.shape == (1, 8, 5, 8, 7)
+    assert torch.equal(out[:, :, 2:, 1:-1, 1:-1], y)
+    first, last = y[:, :, 0, 0, 0], y[:, :, -1, -1, -1]
+    assert torch.equal(out[:, :, 0, 0, 0], first)
+    assert torch.equal(out[:, :, 1, 0, 0], first)
+    assert torch.equal(out[:, :, -1, -1, -1], last)
+    assert context.bytes_moved(tiny) == 4 * (8 * 3 * 6 * 5 + 8 * 5 * 8 * 7 + 2 * 8)
+    rewritten = channels_last_pad(**args)
+    torch.testing.assert_close(rewritten, out)
+    assert rewritten.is_contiguous(memory_format=torch.channels_last_3d)
+    flat = case(N=1, C=8, H=6, W=5).model_copy(update={"contexts": ("pad",)})
+    assert OP.check(flat) == "context pad pads a causal 3-D convolution's input, and there is no T"
+
+
 @pytest.mark.parametrize("dims", [{"N": 1, "C": 8, "H": 6, "W": 5}, {"N": 1, "C": 8, "T": 3, "H": 6, "W": 5}])
 @pytest.mark.parametrize("layout", [Layout.CONTIGUOUS, Layout.CHANNELS_LAST])
 def test_conv_context(dims: dict[str, int], layout: Layout) -> None:
@@ -285,7 +314,7 @@ def test_conv_context(dims: dict[str, int], layout: Layout) -> None:
     tiny = case(layout, **dims)
     args = context.inputs(tiny, SeededDraw(0, torch.float32, torch.device("cpu")))
     weight, bias = args["conv_weight"], args["conv_bias"]
-    assert weight.stride(1) == 1
+    assert weight.stride(1) == (27 if "T" in dims else 1)
     y = native(*(args[k] for k in ("x", "weight", "bias", "groups", "eps")))
     if "T" in dims:
         # causal: frame t sees frames t - 2 .. t, the first one repeated before the start

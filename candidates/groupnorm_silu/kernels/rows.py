@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from candidates.groupnorm_silu.kernels.tiles import merge_chunks, merge_lanes, normalise_silu
+from candidates.groupnorm_silu.kernels.tiles import merge_lanes, normalise_silu
 
 
 @triton.jit
@@ -90,26 +90,6 @@ def groupnorm_silu_rows_stats(
     slot = (n * chunks + k).to(tl.int64) * G + group
     tl.store(mean_ptr + slot, mean, mask=group < G)
     tl.store(m2_ptr + slot, m2, mask=group < G)
-
-
-@triton.jit
-def groupnorm_silu_rows_merge(
-    mean_ptr, m2_ptr, weight_ptr, channel_ptr, eps, chunks, chunk, C, G, S,
-    CG: tl.constexpr, CGP: tl.constexpr, CHUNKS_PAD: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    """A group's mean and weight / sqrt(variance + eps), for each of its channels: channel (2, N, C); grid (N * G,)."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
-    ng = tl.program_id(0)
-    first = (ng // G).to(tl.int64) * chunks * G + ng % G
-    mean, rstd = merge_chunks(mean_ptr + first, m2_ptr + first, G, chunks, chunk, CG, S, eps, CHUNKS_PAD)
-    within = tl.arange(0, CGP)
-    channel = (ng % G) * CG + within
-    weight = tl.load(weight_ptr + channel, mask=within < CG, other=0.0).to(tl.float32)
-    slot = (ng // G) * C + channel
-    tl.store(channel_ptr + slot, tl.zeros((CGP,), tl.float32) + mean, mask=within < CG)
-    tl.store(channel_ptr + tl.num_programs(0) * CG + slot, weight * rstd, mask=within < CG)
 
 
 @triton.jit
