@@ -1,8 +1,9 @@
 """Triton kernels for QK-RMSNorm + RoPE: q and k in one launch, each element read and written once, fp32 in between.
 
-A head is held as pairs that turn together, `first` and `second` (HALF of each, padded to a power of two). A tile's rows
-are heads in x's order where each has its own norm, and heads of one token where they share it. Tables and weights are
-read in the layout of x, from L1 where rows share them: nothing but a norm across heads goes through shared memory.
+A head is held as pairs that turn together, `first` and `second` (HALF of each, padded to a power of two). A program of
+`heads` takes heads in x's order; one of `tokens` all heads of a token, group by group with one row of the tables.
+Tables and weights are read in the layout of x, from L1 where rows share them: nothing but a norm across heads goes
+through shared memory.
 """
 
 import triton
@@ -159,12 +160,14 @@ def qknorm_rope_heads(
 def _token_tile(
     x_ptr, weight_ptr, cos_ptr, sin_ptr, out_ptr, eps, token, S, x_b, x_s, x_h, x_d, table_b, table_s,
     out_b, out_s, out_h,
-    H: tl.constexpr, GROUP: tl.constexpr, HALF: tl.constexpr, D: tl.constexpr, R: tl.constexpr,
+    H: tl.constexpr, ACROSS: tl.constexpr, GROUP: tl.constexpr, HALF: tl.constexpr, D: tl.constexpr, R: tl.constexpr,
     NEOX: tl.constexpr, TABLE: tl.constexpr,
 ):  # fmt: skip
-    """All heads of one token, normed together: GROUP at a time, all of them asked for before any is used."""
+    """All heads of one token, GROUP at a time, all of them asked for before any is used; normed together with ACROSS,
+    else each by itself."""
     b = token // S
-    s = token - b * S
+    s = (token - b * S).to(tl.int64)
+    b = b.to(tl.int64)
     x_token = b * x_b + s * x_s
     out_token = b * out_b + s * out_s
     GROUPS: tl.constexpr = (H + GROUP - 1) // GROUP
@@ -174,21 +177,27 @@ def _token_tile(
         head = (i * GROUP + row).to(tl.int64)
         first, second = _load_pairs(x_ptr, x_token + head * x_h, head < H, x_d, GROUP, HALF, D, R, NEOX, "evict_first")
         firsts, seconds = firsts + (first,), seconds + (second,)  # noqa: RUF005 (Triton knows no unpacking)
+    # once for each head of a group, from L1: laid out as x is, and the same for all groups
+    always = row >= 0
     for i in tl.static_range(GROUPS):
         head = i * GROUP + row
-        first, second = _load_pairs(weight_ptr, head * D, head < H, 1, GROUP, HALF, D, R, NEOX, "evict_last")
+        if ACROSS:
+            first, second = _load_pairs(weight_ptr, head * D, head < H, 1, GROUP, HALF, D, R, NEOX, "evict_last")
+        elif i == 0:
+            first, second = _load_pairs(weight_ptr, row * 0, always, 1, GROUP, HALF, D, R, NEOX, "evict_last")
         w_firsts, w_seconds = w_firsts + (first,), w_seconds + (second,)  # noqa: RUF005
-    # once for each head of a group, from L1: laid out as x is, and the same for all groups
     table_row = (b * table_b + s * table_s) + tl.zeros((GROUP, 1), tl.int64)
-    always = row >= 0
     cos_first, cos_second = _load_table(cos_ptr, table_row, always, 1.0, GROUP, HALF, R, NEOX, TABLE)
     sin_first, sin_second = _load_table(sin_ptr, table_row, always, 0.0, GROUP, HALF, R, NEOX, TABLE)
-    squares = firsts[0] * firsts[0] + seconds[0] * seconds[0]
-    for i in tl.static_range(1, GROUPS):
-        squares += firsts[i] * firsts[i] + seconds[i] * seconds[i]
-    inverse_rms = tl.rsqrt(tl.sum(squares) / (H * D) + eps)
+    if ACROSS:
+        squares = firsts[0] * firsts[0] + seconds[0] * seconds[0]
+        for i in tl.static_range(1, GROUPS):
+            squares += firsts[i] * firsts[i] + seconds[i] * seconds[i]
+        inverse_rms = tl.rsqrt(tl.sum(squares) / (H * D) + eps)
     for i in tl.static_range(GROUPS):
         head = (i * GROUP + row).to(tl.int64)
+        if not ACROSS:
+            inverse_rms = tl.rsqrt(tl.sum(firsts[i] * firsts[i] + seconds[i] * seconds[i], 1) / D + eps)[:, None]
         _turn_and_store(
             out_ptr, out_token + head * out_h, head < H, firsts[i], seconds[i], inverse_rms, w_firsts[i], w_seconds[i],
             cos_first, cos_second, sin_first, sin_second, GROUP, HALF, D, R, NEOX,
@@ -199,18 +208,18 @@ def _token_tile(
 def qknorm_rope_tokens(
     q_ptr, k_ptr, q_weight_ptr, k_weight_ptr, cos_ptr, sin_ptr, q_out_ptr, k_out_ptr, eps, tokens, S,
     q_b, q_s, q_h, q_d, k_b, k_s, k_h, k_d, table_b, table_s, qo_b, qo_s, qo_h, ko_b, ko_s, ko_h,
-    H: tl.constexpr, KV: tl.constexpr, GROUP: tl.constexpr, HALF: tl.constexpr, D: tl.constexpr, R: tl.constexpr,
-    NEOX: tl.constexpr, TABLE: tl.constexpr,
+    H: tl.constexpr, KV: tl.constexpr, ACROSS: tl.constexpr, GROUP: tl.constexpr, HALF: tl.constexpr, D: tl.constexpr,
+    R: tl.constexpr, NEOX: tl.constexpr, TABLE: tl.constexpr,
 ):  # fmt: skip
     """One program per token of q, then one per token of k."""
-    program = tl.program_id(0).to(tl.int64)
+    program = tl.program_id(0)
     if program < tokens:
         _token_tile(
             q_ptr, q_weight_ptr, cos_ptr, sin_ptr, q_out_ptr, eps, program, S, q_b, q_s, q_h, q_d,
-            table_b, table_s, qo_b, qo_s, qo_h, H, GROUP, HALF, D, R, NEOX, TABLE,
+            table_b, table_s, qo_b, qo_s, qo_h, H, ACROSS, GROUP, HALF, D, R, NEOX, TABLE,
         )  # fmt: skip
     else:
         _token_tile(
             k_ptr, k_weight_ptr, cos_ptr, sin_ptr, k_out_ptr, eps, program - tokens, S, k_b, k_s, k_h, k_d,
-            table_b, table_s, ko_b, ko_s, ko_h, KV, GROUP, HALF, D, R, NEOX, TABLE,
+            table_b, table_s, ko_b, ko_s, ko_h, KV, ACROSS, GROUP, HALF, D, R, NEOX, TABLE,
         )  # fmt: skip

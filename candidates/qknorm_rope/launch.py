@@ -90,10 +90,13 @@ def qknorm_rope_into(
         "TABLE": str(Table(table)),
     }
     tokens, padded = batch * seq, power_above(head_dim)
-    if across_heads or heads == kv_heads == 1:
+    # A token's row of the tables then serves its heads from registers: from L1, head by head, fp32 ones of full width
+    # are four times as long as the head.
+    by_token = pairs == Pairs.INTERLEAVED and heads == kv_heads and 2 * tokens >= WANTED_PROGRAMS
+    if across_heads or (by_token and heads * padded <= MAX_ROW_ELEMENTS):
         group = make_group(max(heads, kv_heads), padded)
         qknorm_rope_tokens[(2 * tokens,)](
-            *tensors, eps, tokens, seq, *strides, H=heads, KV=kv_heads, GROUP=group, **constants,
+            *tensors, eps, tokens, seq, *strides, H=heads, KV=kv_heads, ACROSS=across_heads, GROUP=group, **constants,
             num_warps=min(max(group * padded // 256, 1), 16),
         )  # fmt: skip
         return

@@ -66,6 +66,18 @@ def numerics() -> dict[str, Any]:
     return seen
 
 
+def by_token() -> dict[str, float]:
+    """Errors where a program takes all heads of a token, each normed by itself: as with many tokens."""
+    wanted, launch.WANTED_PROGRAMS = launch.WANTED_PROGRAMS, 1
+    cases = {name: one for name, one in CASES.items() if not one.params["across_heads"]}
+    try:
+        return {
+            name: error(inhouse.triton_qknorm_rope.run(**args_of(one)), args_of(one)) for name, one in cases.items()
+        }
+    finally:
+        launch.WANTED_PROGRAMS = wanted
+
+
 def contexts() -> dict[str, float]:
     seen = {}
     for name, candidate in (("bhsd", inhouse.triton_qknorm_rope_bhsd), ("joint", inhouse.triton_qknorm_rope_joint)):
@@ -126,5 +138,5 @@ def opcheck() -> dict[str, str]:
 if __name__ == "__main__":
     empty = [list(y.shape) for y in inhouse.triton_qknorm_rope.run(**args_of(case(S=4).model_copy(
         update={"dims": {"B": 0, "S": 4, "H": 4, "D": 16}})))]  # fmt: skip
-    parts = {"numerics": numerics(), "contexts": contexts(), "beyond_int32": beyond_int32(), "opcheck": opcheck()}
+    parts = {part.__name__: part() for part in (numerics, by_token, contexts, beyond_int32, opcheck)}
     print(json.dumps(parts | {"empty": empty}))

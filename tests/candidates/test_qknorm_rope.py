@@ -197,6 +197,12 @@ def test_kernels_agree_with_the_fp64_oracle(rehearsal: dict[str, Any]) -> None:
         assert seen["inputs_kept"], name
 
 
+def test_a_program_for_all_heads_of_a_token_agrees_too(rehearsal: dict[str, Any]) -> None:
+    assert len(rehearsal["by_token"]) == 20
+    for name, error in rehearsal["by_token"].items():
+        assert error < 5e-6, name
+
+
 def test_kernels_write_into_their_contexts(rehearsal: dict[str, Any]) -> None:
     assert len(rehearsal["contexts"]) == 6
     for name, error in rehearsal["contexts"].items():
