@@ -19,8 +19,9 @@ from harness.errors import UnfitError, UserError
 from harness.jsonl import encode
 from harness.schema.measurement import Measurement
 from harness.schema.vocabulary import ArmStatus, RunStatus
-from harness.store import ArmIdentity, Store, resume_key, resume_key_of
+from harness.store import ArmIdentity, ProcessStore, Store, resume_key, resume_key_of
 from tests.builders import H200, LAPTOP, TWIN, Arm, case, environment, measurement, with_samples
+from tests.e2e_builders import process
 
 ARMS = {"inhouse.twopass": Arm(speedup=1.3), "sglang.fused": Arm(status=ArmStatus.INELIGIBLE, reason="fp32 | odd\nH·W")}
 ONE_FILE = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -205,6 +206,19 @@ def test_a_writer_killed_at_any_time_leaves_a_store_that_reads(store: Store) -> 
 def rewrite_record(file: Path, **changes: object) -> None:
     record = json.loads(file.read_text())["record"] | changes
     file.write_bytes(encode(record))
+
+
+def test_processes_of_the_first_format_are_read_and_those_of_a_later_one_are_not(tmp_path: Path) -> None:
+    store = ProcessStore(tmp_path)
+    of = process({"inhouse.k": 2.0}, statuses={"inhouse.k": ArmStatus.DECIDED})
+    file = store.append(of)
+    assert store.load()[0].record == of
+    assert of.schema_version == 2
+    rewrite_record(file, schema_version=1)
+    assert store.load()[0].record.schema_version == 1
+    rewrite_record(file, schema_version=3)
+    with pytest.raises(UserError, match="written in format 3, this harness reads up to 2; update the harness"):
+        store.load()
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from harness.e2e.select import Cell
-from harness.schema.process import ModelRole, ProcessRecord
+from harness.e2e.stopping import left_out, refused
+from harness.schema.process import ModelArmRecord, ModelRole, ProcessRecord
 from harness.schema.vocabulary import RunStatus
 from harness.stats.rule import P_WIN
 
 FIRST_ONLY = (ModelRole.CEILING, ModelRole.OPAQUE)
 """Roles that run in process 0 alone."""
-_FIRST_ONLY_PHASES = ("shadow", "quality")
+_FIRST_ONLY_PHASES = ("shadow", "quality", "baselines")
 _UNKNOWN_SHARE = 1.25
 """Of the budget, where nothing is known yet: the checks of process 0 come on top of it."""
 
@@ -31,26 +32,33 @@ def took_s(record: ProcessRecord) -> float:
     return record.start_s + record.pair_s * record.pairs
 
 
-def later_start_s(first: ProcessRecord) -> float:
-    """C0 of a later process, which lacks the checks of the first."""
-    return max(first.start_s - sum(first.phases_s.get(name, 0.0) for name in _FIRST_ONLY_PHASES), 1.0)
+def later_start_s(first: ProcessRecord, out: Container[str]) -> float:
+    """C0 of a later process, which lacks the checks of the first and the compiles of what it leaves `out`."""
+    checks_s = sum(first.phases_s.get(name, 0.0) for name in _FIRST_ONLY_PHASES)
+    compiles_s = sum(arm.compile_s for arm in first.arms if not _later(arm, out))
+    return max(first.start_s - checks_s - compiles_s, 1.0)
 
 
-def later_pair_s(first: ProcessRecord) -> float:
+def later_pair_s(first: ProcessRecord, out: Container[str]) -> float:
     """Seconds of one pair of every arm that later processes have."""
-    later = sum(arm.id in first.timed_arms and arm.role not in FIRST_ONLY for arm in first.arms)
+    later = sum(arm.id in first.timed_arms and _later(arm, out) for arm in first.arms)
     return max(first.pair_s * later / max(len(first.timed_arms), 1), 1e-6)
 
 
-def later_s(first: ProcessRecord) -> float:
+def later_s(first: ProcessRecord, out: Container[str]) -> float:
     """One later process of the sequence."""
-    return later_start_s(first) + later_pair_s(first) * first.pairs
+    return later_start_s(first, out) + later_pair_s(first, out) * first.pairs
+
+
+def _later(arm: ModelArmRecord, out: Container[str]) -> bool:
+    """Whether processes that leave `out` these build the arm of process 0."""
+    return arm.role not in FIRST_ONLY and arm.id not in out
 
 
 def ahead(done: list[ProcessRecord], p_max: int) -> Ahead:
     """What is left after these processes."""
     processes = max(p_max - len(done), 0)
-    return Ahead(processes, processes * later_s(done[0]))
+    return Ahead(processes, processes * later_s(done[0], left_out(done, p_max)))
 
 
 def cell_s(cell: Cell, stored: Iterable[ProcessRecord], device_type: Literal["cuda", "cpu"], budget_s: float) -> float:
@@ -58,15 +66,15 @@ def cell_s(cell: Cell, stored: Iterable[ProcessRecord], device_type: Literal["cu
     firsts = [
         one
         for one in stored
-        if (one.workload, one.component.id, one.context) == _identity(cell)
-        and (one.process, one.status) == (0, RunStatus.MEASURED)
-        and one.environment.device.type == device_type
+        if of_cell(one, cell, device_type) and (one.process, one.status) == (0, RunStatus.MEASURED)
     ]
     if not firsts:
         return _UNKNOWN_SHARE * budget_s
     newest = max(firsts, key=lambda one: one.started_at)
-    return took_s(newest) + (P_WIN - 1) * later_s(newest)
+    return took_s(newest) + (P_WIN - 1) * later_s(newest, refused(newest))
 
 
-def _identity(cell: Cell) -> tuple[str, str, str | None]:
-    return cell.workload.workload, cell.component.id, cell.wiring.context
+def of_cell(record: ProcessRecord, cell: Cell, device_type: Literal["cuda", "cpu"]) -> bool:
+    """Whether the record is a process of that cell, on any device of the type."""
+    asked = cell.workload.workload, cell.component.id, cell.wiring.context, device_type
+    return (record.workload, record.component.id, record.context, record.environment.device.type) == asked

@@ -8,7 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from harness.report.e2e import gain
+from harness.report.e2e import gain, without_dynamic
 from harness.schema.e2e_verdict import CellVerdict
 from harness.schema.verdict import Verdicts
 
@@ -39,5 +39,7 @@ def _cell(cell: CellVerdict) -> Iterator[RenderableType]:
         table.add_row(f"{cell.leader}: {request.what}", gain(request.figures.gain_pct), str(request.figures.verdict))
     yield table
     yield from (Text(f"  {arm.id}: {arm.reason}") for arm in arms if arm.reason)
+    if cell.dynamic_left_out:
+        yield Text(f"  {without_dynamic(cell)}")
     if cell.reason:
         yield Text(f"  {cell.verdict}: {cell.reason}")

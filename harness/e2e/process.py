@@ -22,6 +22,7 @@ from torch import nn
 
 from harness.e2e import quality
 from harness.e2e.arms import raise_graph_limits
+from harness.e2e.beaten import leave_out_beaten
 from harness.e2e.build import build, load
 from harness.e2e.calls import upstream_sources
 from harness.e2e.launch import compile_arms
@@ -94,6 +95,9 @@ class CellProcess:
         with self._phase("engagement"):
             prove_engaged(bench, states, calls.count)
         gc.collect()
+        if first:
+            with self._phase("baselines"):
+                leave_out_beaten(bench, states)
         with self._phase("timing"):
             timed = [state for state in states if state.alive]
             blocks, repeats, ready_s, telemetry = self._time(timed)

@@ -16,6 +16,10 @@ from harness.schema.workload import Component, Config
 DEFAULT_BUDGET_S = 300.0
 
 
+LeftOut = dict[str, tuple[ArmStatus, str]]
+"""Arms that a process does not build, each with the status and the reason that its record gives."""
+
+
 class CellSettings(Message):
     """What the user can choose."""
 
@@ -51,7 +55,7 @@ class CellJob(Message):
     device_type: Literal["cuda", "cpu"]
     tolerance: Tolerance
     candidates: tuple[str, ...]
-    quarantined: dict[str, tuple[ArmStatus, str]] = Field(default_factory=dict)
+    left_out: LeftOut = Field(default_factory=dict)
     sequence: str
     process: int
     cold_compile: bool

@@ -18,10 +18,10 @@ from types import TracebackType
 from typing import Literal
 
 from harness.device_lock import DeviceLock, expected_uuid
-from harness.e2e.eta import Ahead, ahead, cell_s, later_pair_s, later_s, later_start_s
-from harness.e2e.protocol import CellDone, CellHello, CellJob, CellRefused, CellSettings, FromCell, from_cell
+from harness.e2e.eta import Ahead, ahead, cell_s, later_pair_s, later_s, later_start_s, of_cell
+from harness.e2e.protocol import CellDone, CellHello, CellJob, CellRefused, CellSettings, FromCell, LeftOut, from_cell
 from harness.e2e.select import Cell
-from harness.e2e.stopping import settled
+from harness.e2e.stopping import left_out, refused, settled
 from harness.errors import UnfitError
 from harness.isolate import Progress
 from harness.measure.telemetry import Probe, probe_for
@@ -30,8 +30,8 @@ from harness.processes import worker_environment
 from harness.protocol import Begin, BlockQuery, Blocks, TelemetryQuery
 from harness.rank_group import death_of, worker_line
 from harness.schema.manifest import Tolerance
-from harness.schema.process import ModelArmRecord, ModelRole, ProcessRecord
-from harness.schema.vocabulary import ArmStatus, RunStatus
+from harness.schema.process import ModelRole, ProcessRecord
+from harness.schema.vocabulary import RunStatus
 from harness.schema.workload import merged
 from harness.stats.rule import P_WIN, Budget, processes_in_budget
 from harness.store import ProcessStore
@@ -127,23 +127,22 @@ class CellRunner:
             if (uuid := expected_uuid(self.device_type, rank)) is not None:
                 self._lock.hold(uuid)
         job = self._job(cell, tolerance, candidates)
-        quarantined: dict[str, tuple[ArmStatus, str]] = {}
+        out: LeftOut = {}
         done: list[ProcessRecord] = []
         deaths = kept = 0
         looked = fresh
         while True:
             job = job.model_copy(update={"process": len(done), "cold_compile": len(done) % 2 == 0})
             if done:
-                # what process 0 found against a candidate holds for the sequence: no later process builds it
-                quarantined |= {one.id: (one.status, one.reason) for one in _refused(done[0])}
                 p_max = self._p_max(done)
                 if len(done) >= p_max or settled(done, p_max):
                     return Outcome(done, kept)
+                out |= left_out(done, p_max)
                 shared = {"pairs": done[0].pairs, "p_max": p_max, "sequence": done[0].sequence}
                 job = job.model_copy(update=shared)
-            job = job.model_copy(update={"quarantined": dict(quarantined)})
-            late = self._late(cell, done)
-            if late is not None and looked:
+            job = job.model_copy(update={"left_out": dict(out)})
+            late = self._late(cell, done, out)
+            if late is not None and (looked or not self._any_stored(cell)):
                 return Outcome(done, kept, left=late)
             result = self._process(job, look_in_store=not looked, late=late)
             looked = True
@@ -158,7 +157,7 @@ class CellRunner:
                 )
                 if result.arm not in candidates or deaths > _MAX_DEATHS:
                     return Outcome(done, kept, f"{result.arm or 'the model'}: {result.reason}")
-                quarantined[result.arm] = (result.status, result.reason)
+                out[result.arm] = (result.status, result.reason)
                 self.progress.note(f"{cell.name}: {result.arm} is left out from here on")
                 continue
             if isinstance(result, str):
@@ -176,11 +175,15 @@ class CellRunner:
             done.append(result)
             on_record(result, ahead(done, self._p_max(done)))
 
-    def _late(self, cell: Cell, done: list[ProcessRecord]) -> _Late | None:
+    def _any_stored(self, cell: Cell) -> bool:
+        """Whether the store holds a process of the cell: whether it fits here, only a started process can tell."""
+        return any(of_cell(one.record, cell, self.device_type) for one in self.store.load(cell.op))
+
+    def _late(self, cell: Cell, done: list[ProcessRecord], out: LeftOut) -> _Late | None:
         """Why the next process does not begin: the cell, or where it has begun the process, would not end in time."""
         here_s = self.until_s - monotonic()
         if done:
-            needs_s, what = later_s(done[0]), f"process {len(done)}"
+            needs_s, what = later_s(done[0], out), f"process {len(done)}"
         else:
             stored = (one.record for one in self.store.load(cell.op))
             needs_s, what = cell_s(cell, stored, self.device_type, self.settings.budget_s), "it"
@@ -192,12 +195,11 @@ class CellRunner:
         """Processes declared: what the budget and the time left allow by the costs of process 0, before process 1."""
         if len(done) > 1 and done[1].p_max is not None:
             return done[1].p_max
-        first = done[0]
-        allowed = int(
-            processes_in_budget(first.pairs, Budget(self.settings.budget_s, later_start_s(first), later_pair_s(first)))
-        )
+        first, out = done[0], refused(done[0])
+        budget = Budget(self.settings.budget_s, later_start_s(first, out), later_pair_s(first, out))
+        allowed = int(processes_in_budget(first.pairs, budget))
         if math.isfinite(self.until_s):
-            allowed = min(allowed, 1 + int((self.until_s - monotonic()) / later_s(first)))
+            allowed = min(allowed, 1 + int((self.until_s - monotonic()) / later_s(first, out)))
         return max(allowed, P_WIN)  # with fewer nothing could ever win
 
     def _job(self, cell: Cell, tolerance: Tolerance, candidates: tuple[str, ...]) -> CellJob:
@@ -308,10 +310,6 @@ class CellRunner:
         if self._line is not None:
             self._line.end()
             self._line = None
-
-
-def _refused(first: ProcessRecord) -> list[ModelArmRecord]:
-    return [arm for arm in first.arms if arm.role is ModelRole.CANDIDATE and arm.status is not ArmStatus.OK]
 
 
 def _devices(record: ProcessRecord) -> tuple[str, ...]:

@@ -116,6 +116,9 @@ def states_of(bench: Workbench, calls: Calls) -> list[State]:
         State(arm_id, role, Kind.COMPILE, Contract.TOLERANCE, implementation=implementation)
         for arm_id, role, implementation in (*own, *wired)
     ]
+    for state in states:
+        if why := job.left_out.get(state.id):
+            state.fail(*why)
     states += _candidates(bench, calls)
     for state in states:
         agree(bench.team, state)
@@ -127,8 +130,8 @@ def _candidates(bench: Workbench, calls: Calls) -> Iterator[State]:
         state = State(candidate.id, ModelRole.CANDIDATE, candidate.kind, candidate.contract, candidate)
         declined = calls.declined[candidate.id]
         state.declined_calls = sum(calls.kinds[key] for key in declined)
-        if candidate.id in bench.job.quarantined:
-            state.fail(*bench.job.quarantined[candidate.id])
+        if why := bench.job.left_out.get(candidate.id):
+            state.fail(*why)
         elif missing := candidate.provider.missing():
             state.fail(ArmStatus.NOT_INSTALLED, missing)
         elif candidate.multicast:

@@ -18,8 +18,12 @@ from harness.measure.train import Span, Train, rank_times, train_of
 from harness.schema.measurement import RankTimes
 from harness.stats.orders import block_orders
 
-MIN_SAMPLE_S = 0.25
-"""A sample is at least this long: shorter components run several times in it."""
+MIN_SAMPLE_S = 0.5
+"""A sample is at least this long: shorter components run several times in it.
+
+On an H200 at its power cap the clock wanders (1700 to 1830 MHz) and the first run after a synchronise is 4 % slower
+than the others. There pairs of baseline and twin (40 ms a run) spread by 2.8 % (sd) with samples of 0.25 s between five
+other arms, and by 0.7 % with two arms and samples of 0.47 s; 0.9 s gave 0.7 % too, at twice the time."""
 WARM_UP_BLOCKS = 12
 """Most blocks of warm-up; it ends as soon as two consecutive blocks agree on the baseline."""
 DISCARDED_BLOCKS = 1

@@ -67,6 +67,11 @@ def gain(span: Span | None) -> str:
     return NOTHING if span is None else f"{span.estimate:+.2f} % [{span.lower:+.2f}, {span.upper:+.2f}]"
 
 
+def without_dynamic(cell: CellVerdict) -> str:
+    """Why the verdicts are against the static baseline alone."""
+    return f"dynamic=True is clearly beaten and left out: {cell.dynamic_left_out}"
+
+
 def _cell(cell: CellVerdict) -> Iterator[str]:
     yield f"## {plain(_op(cell))} in {plain(cell.title)}: {cell.verdict}"
     if cell.reason:
@@ -74,6 +79,8 @@ def _cell(cell: CellVerdict) -> Iterator[str]:
     if cell.stale:
         yield f"Stale: {plain('; '.join(cell.stale))}."
     dynamic = f", dynamic {cell.dynamic_over_static:.3f}× of it" if cell.dynamic_over_static is not None else ""
+    if cell.dynamic_left_out:
+        dynamic = f"; {without_dynamic(cell)}"
     rows = [
         ("component", f"{cell.workload}/{cell.component}: {cell.what}"),
         ("device", f"{cell.device.name} (card {cell.device.uuid}), driver {cell.versions.get('driver', '?')}"),

@@ -123,7 +123,9 @@ def scope(rows: Sequence[RowVerdict], execution: str) -> str:
         if here:
             parts.append(f"µbench {execution}, baseline native + torch.compile, static shapes; {_origin(here)}")
         if whole:
-            parts.append(f"E2E {model_code(whole)}, baselines native + torch.compile, static and dynamic shapes")
+            beaten = " (dynamic left out where clearly beaten)" if any(one.dynamic_left_out for one in whole) else ""
+            shapes = f"static and dynamic shapes{beaten}"
+            parts.append(f"E2E {model_code(whole)}, baselines native + torch.compile, {shapes}")
         lines.append(f"Scope: {plain('; '.join(parts))}.")
     return "\n".join(lines)
 

@@ -52,6 +52,8 @@ def _metrics(cell: CellVerdict, leader: ModelArmVerdict | None) -> Iterator[tupl
         yield plain(f"request: {request.what} ({share})"), "", "", verdict
     if cell.dynamic_over_static is not None:
         yield "baseline with `dynamic=True`, times the static one", f"{cell.dynamic_over_static:.3f}", "", ""
+    if cell.dynamic_left_out:
+        yield f"baseline with `dynamic=True`, clearly beaten and left out: {plain(cell.dynamic_left_out)}", "", "", ""
     if cell.twin is not None and cell.twin.to_static is not None:
         yield "noise: the baseline compiled a second time (A/A)", "", "", change(cell.twin.to_static.gain_pct)
     if cell.ceiling_pct is not None:

@@ -129,6 +129,8 @@ class CellVerdict(Record):
     baseline_ms: Span
     dynamic_over_static: float | None
     """Time of the dynamic baseline over the static one's."""
+    dynamic_left_out: str = ""
+    """Why there is none and the verdicts are against the static one alone: the figures by which it was beaten."""
     twin: ModelArmVerdict | None
     ceiling_pct: Span | None
     """What leaving the op out gains: one process."""

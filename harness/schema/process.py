@@ -3,7 +3,8 @@
 A cell is one op in one component of one workload; a sequence is the processes that one call of the runner starts for
 it, all with the arms, pairs and limits declared before its second process. Times are ms per run. Format history:
 
-1. first format.
+1. first format;
+2. an arm may be BEATEN or DECIDED: it is in the record with its reason, without times.
 """
 
 from datetime import datetime
@@ -26,7 +27,7 @@ from harness.schema.measurement import (
 from harness.schema.vocabulary import ArmStatus, Contract, Kind, RunStatus
 from harness.schema.workload import Component
 
-PROCESS_SCHEMA_VERSION: Literal[1] = 1
+PROCESS_SCHEMA_VERSION: Literal[2] = 2
 
 
 class ModelRole(StrEnum):
@@ -124,7 +125,7 @@ class ModelArmRecord(Record):
 class ProcessRecord(Record):
     """One fresh process of a cell with all its arms interleaved. One line of the store."""
 
-    schema_version: Literal[1] = PROCESS_SCHEMA_VERSION
+    schema_version: Literal[1, 2] = PROCESS_SCHEMA_VERSION
     stage: Literal["e2e"] = "e2e"
     op: str
     context: str | None = None

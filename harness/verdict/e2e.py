@@ -1,7 +1,8 @@
 """Processes in, end-to-end verdicts out: pure, from the store's records.
 
 A candidate wins a component only if the rule says WIN against both baselines, static and dynamic: each test holds its
-level, so the intersection does too. It has not won as soon as the rule says NO_WIN against one of them. The verdict of
+level, so the intersection does too. It has not won as soon as the rule says NO_WIN against one of them. A dynamic
+baseline that was clearly beaten has no times, and the static one alone is what must be won against. The verdict of
 a model is on a composition, with the rule run again on the composed log-ratios of the same processes:
 d_k = 100 ln((F + n t_base,k) / (F + n t_cand,k)), F the fixed time of the other parts.
 """
@@ -17,7 +18,7 @@ from harness.e2e.stopping import settled
 from harness.schema.e2e_verdict import CellVerdict, CompositionVerdict, Figures, ModelArmVerdict, Verdict
 from harness.schema.figures import Evidence
 from harness.schema.process import ModelRole, ProcessRecord
-from harness.schema.vocabulary import RunStatus
+from harness.schema.vocabulary import ArmStatus, RunStatus
 from harness.schema.workload import Composition, Workload
 from harness.sources import normal_name
 from harness.stats.rule import P_CAP
@@ -131,6 +132,7 @@ def _judge(
         p_max=p_max,
         baseline_ms=times_of(measured, static),
         dynamic_over_static=_dynamic_over_static(cell, static, dynamic),
+        dynamic_left_out=_dynamic_left_out(measured),
         twin=judge_arm(cell, tried, twin_id, static, None, "", None, None) if twin_id else None,
         ceiling_pct=ceiling_pct,
         opaque_pct=opaque_pct,
@@ -193,6 +195,11 @@ def _baseline_ms(measured: Sequence[ProcessRecord]) -> float:
 def _dynamic_over_static(cell: Timed, static: str | None, dynamic: str | None) -> float | None:
     figures = cell.figures(static, dynamic) if static and dynamic else None
     return 1 - figures.gain_pct.estimate / 100 if figures is not None else None
+
+
+def _dynamic_left_out(measured: Sequence[ProcessRecord]) -> str:
+    beaten = (arm.reason for record in measured for arm in record.arms if arm.status is ArmStatus.BEATEN)
+    return next(beaten, "")
 
 
 def _own_parts(workload: Workload, record: ProcessRecord) -> tuple[str, ...]:

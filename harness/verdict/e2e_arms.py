@@ -108,7 +108,8 @@ def judge_arm(
     both = [figures for figures in (to_static, to_dynamic) if figures is not None]
     hardest = min(both, key=lambda figures: figures.gain_pct.estimate, default=None)
     verdict, reason = verdict_of(both)
-    broken = next((record for record in records if record.status is not ArmStatus.OK), None)
+    # a decided candidate was whole in every process that it was built in; these decide it, here as there
+    broken = next((one for one in records if one.status not in (ArmStatus.OK, ArmStatus.DECIDED)), None)
     if broken is not None:
         skipped = broken.status in (ArmStatus.INELIGIBLE, ArmStatus.NOT_INSTALLED, ArmStatus.REHEARSED)
         verdict = Verdict.NOT_RUN if skipped else Verdict.INVALID

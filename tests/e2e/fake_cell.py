@@ -1,7 +1,7 @@
 """A cell's process without a model: speaks the real protocol and answers with made-up records.
 
-`CellJob.checkpoint` names a JSON file: gains by arm, and per process number what becomes of it (`die ARM` once while
-the file FLAG exists, `refuse`, `throttle`).
+`CellJob.checkpoint` names a JSON file: gains by arm, per process number what becomes of it (`die ARM`, `refuse`,
+`throttle`), the status of arms that process 0 finds wanting, and seconds of compiling by arm.
 """
 
 import json
@@ -26,7 +26,7 @@ def main() -> None:
     link.send(CellHello(environment=env, e2e_sha256=plan.get("e2e", "e2e"), wiring_sha256="wirings"))
     link.begin("", "building the model", 60.0)
     fate = plan.get("fates", {}).get(str(job.process), "")
-    if fate.startswith("die ") and (arm := fate.removeprefix("die ")) not in job.quarantined:
+    if fate.startswith("die ") and (arm := fate.removeprefix("die ")) not in job.left_out:
         link.begin(arm, "compiling", 60.0)
         os._exit(3)
     if fate == "refuse":
@@ -42,11 +42,17 @@ def main() -> None:
         pairs=job.pairs or 16,
         sequence=job.sequence,
         env=env,
-        statuses={name: status for name, (status, _) in job.quarantined.items()}
-        | ({plan["refused"]: ArmStatus.GATE_FAILED} if job.process == 0 and "refused" in plan else {}),
+        statuses={name: status for name, (status, _) in job.left_out.items()}
+        | ({arm: ArmStatus(status) for arm, status in plan.get("found", {}).items()} if job.process == 0 else {}),
         status=RunStatus.THROTTLED if fate == "throttle" else RunStatus.MEASURED,
     )
+    reasons = {name: reason for name, (_, reason) in job.left_out.items()}
+    compiles_s = plan.get("compiles_s", {})
     changed = {
+        "arms": tuple(
+            arm.model_copy(update={"reason": reasons.get(arm.id, arm.reason), "compile_s": compiles_s.get(arm.id, 0.0)})
+            for arm in record.arms
+        ),
         "p_max": job.p_max,
         "seed": job.settings.seed,
         "settings": job.settings.stored(),

@@ -36,6 +36,11 @@ def test_a_cell_its_positive_and_its_requests() -> None:
     assert max(map(len, said.splitlines())) <= 80
 
 
+def test_why_the_dynamic_baseline_is_absent_stands_below_the_table() -> None:
+    said = printed(*sequence({"inhouse.k": 3.0}, statuses={"torch.compile_dynamic": ArmStatus.BEATEN}))
+    assert "  dynamic=True is clearly beaten and left out: broke" in said
+
+
 def test_a_reason_stands_below_the_table() -> None:
     said = printed(*sequence({"inhouse.k": 3.0}, statuses={"inhouse.k": ArmStatus.FELL_BACK}))
     assert "  inhouse.k: FELL_BACK: broke" in said

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from candidates.rmsnorm import wiring as rmsnorm_wiring
 from candidates.rmsnorm.op import OP
+from harness.e2e import beaten, timing
 from harness.e2e.models import Family, family
 from harness.e2e.process import CellProcess
 from harness.e2e.protocol import CellJob, CellSettings
@@ -92,6 +93,7 @@ def interpreted(x: Tensor, weight: Tensor | None, eps: float, rounding: str = "o
 @pytest.fixture(autouse=True)
 def _no_inductor(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     without_inductor(monkeypatch)
+    monkeypatch.setattr(timing, "MIN_SAMPLE_S", 0.1)  # what is proved and recorded is tested, not how precisely
     config = torch._dynamo.config
     kept = {name: getattr(config, name) for name in LIMITS}
     with config.patch(**kept):  # a process raises them for good
@@ -208,8 +210,36 @@ def test_later_processes_leave_out_what_the_first_has_proved() -> None:
 
 def test_a_quarantined_candidate_is_not_touched() -> None:
     one = process(raises)
-    one.job = one.job.model_copy(update={"quarantined": {raises.id: (ArmStatus.CRASHED, "killed by SIGSEGV")}})
+    one.job = one.job.model_copy(update={"left_out": {raises.id: (ArmStatus.CRASHED, "killed by SIGSEGV")}})
     assert arm(one.measure(), raises).reason == "killed by SIGSEGV"
+
+
+def test_a_beaten_dynamic_baseline_is_recorded_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beaten, "CLEARLY", 0.0)
+    record = process(by_hand).measure()
+    assert record.status is RunStatus.MEASURED, record.reason
+    dynamic = arm(record, "torch.compile_dynamic")
+    assert (dynamic.status, dynamic.times_ms) == (ArmStatus.BEATEN, ())
+    assert dynamic.reason.startswith("the fastest of its 4 samples took ")
+    assert (dynamic.graph_count, dynamic.compile_s > 0) == (1, True), "it was built and compared"
+    timed = {"torch.compile", "torch.compile_twin", "do_nothing", "torch.native_as_custom_op", by_hand.id}
+    assert set(record.timed_arms) == timed
+    assert record.phases_s["baselines"] > 0
+
+
+def test_what_is_left_out_of_a_later_process_is_not_built() -> None:
+    one = process(by_hand, number=1)
+    left_out = {
+        "torch.compile_dynamic": (ArmStatus.BEATEN, "78 ms a run"),
+        by_hand.id: (ArmStatus.DECIDED, "the rule said WIN after process 0"),
+    }
+    one.job = one.job.model_copy(update={"left_out": left_out})
+    record = one.measure()
+    assert record.timed_arms == ("torch.compile", "torch.compile_twin")
+    for name, (status, reason) in left_out.items():
+        found = arm(record, name)
+        assert (found.status, found.reason, found.compile_s, found.graph_count) == (status, reason, 0.0, None)
+    assert "baselines" not in record.phases_s
 
 
 @pytest.mark.defence("e2e_native_exact")

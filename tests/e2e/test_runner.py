@@ -23,8 +23,9 @@ from harness.isolate import Progress
 from harness.measure.telemetry import Poll, Probe
 from harness.schema.process import ProcessRecord
 from harness.store import ProcessStore
+from tests.builders import LAPTOP, environment
 from tests.e2e.twins import ROOT, workloads
-from tests.e2e_builders import CEILING
+from tests.e2e_builders import CEILING, DYNAMIC, process
 from tests.rig import TOLERANCE
 
 K, OTHER = "inhouse.k", "inhouse.other"
@@ -134,6 +135,36 @@ def test_nothing_begins_that_would_not_end_in_time(run: Callable[..., tuple[Outc
     assert known.left.startswith("it takes about 1.8 min and 1.7 are left"), "three of 36 s by the stored process"
 
 
+@pytest.mark.defence("e2e_nothing_stored")
+def test_no_process_begins_for_want_of_time_where_nothing_of_the_cell_is_stored(
+    run: Callable[..., tuple[Outcome, Notes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[str] = []
+    spawn = worker_line.subprocess.Popen
+
+    def counted(arguments: list[str], **more: Any) -> Any:
+        started.append(arguments[2])
+        return spawn(arguments, **more)
+
+    monkeypatch.setattr(worker_line.subprocess, "Popen", counted)
+    workload = workloads()["wan2.1-t2v-1.3b"]
+    here = {"op": "rmsnorm", "workload": workload.workload, "component": workload.components[0]}
+    on_gpu = process({K: 0.0}, **here)  # type: ignore[arg-type]
+    of_other_model = process({K: 0.0}, op="rmsnorm", env=environment(LAPTOP))
+    behind = process({K: 0.0}, env=environment(LAPTOP), **here).model_copy(update={"context": "residual"})  # type: ignore[arg-type]
+    other_part = here | {"component": workload.components[0].model_copy(update={"id": "decode"})}
+    of_other_part = process({K: 0.0}, env=environment(LAPTOP), **other_part)  # type: ignore[arg-type]
+    for one in (on_gpu, of_other_model, behind, of_other_part):
+        ProcessStore(tmp_path / "results").append(one)
+    nothing, _ = run({K: 1.0}, budget_s=120.0, seconds=149.0)
+    assert (nothing.records, nothing.failure, started) == ([], "", [])
+    assert nothing.left.startswith("it takes about 2.5 min and 2.5 are left")
+    finished, _ = run({K: 0.0}, budget_s=120.0)
+    assert len(started) == len(finished.records) == 2
+    known, _ = run({K: 0.0}, budget_s=120.0, seconds=30.0)
+    assert (known.kept, len(started)) == (2, 3), "a started process finds what is finished"
+
+
 def test_fewer_processes_are_declared_where_the_time_ends_before_the_budget(
     run: Callable[..., tuple[Outcome, Notes]],
 ) -> None:
@@ -155,9 +186,60 @@ def test_what_another_card_has_finished_counts_where_asked(run: Callable[..., tu
 
 
 def test_what_process_0_found_against_a_candidate_holds(run: Callable[..., tuple[Outcome, Notes]]) -> None:
-    outcome, _ = run({K: 0.0, OTHER: 0.0}, refused=OTHER)
+    outcome, _ = run({K: 0.0, OTHER: 0.0}, found={OTHER: "GATE_FAILED"})
     assert [one.arm(OTHER).reason for one in outcome.records] == ["broke", "broke"]  # type: ignore[union-attr]
     assert all(one.arm(OTHER).times_ms == () for one in outcome.records)  # type: ignore[union-attr]
+
+
+@pytest.mark.defence("e2e_beaten_later")
+def test_a_beaten_dynamic_baseline_is_left_out_of_later_processes(run: Callable[..., tuple[Outcome, Notes]]) -> None:
+    outcome, _ = run({K: 3.0}, budget_s=120.0, found={DYNAMIC: "BEATEN"})
+    assert numbers(outcome) == [0, 1, 2]
+    dynamic = [record.arm(DYNAMIC) for record in outcome.records]
+    assert [(arm.status, arm.reason, arm.times_ms) for arm in dynamic if arm] == [("BEATEN", "broke", ())] * 3
+    again, _ = run({K: 3.0}, budget_s=120.0)
+    assert again.kept == 3, "settled against the static one alone"
+
+
+def test_a_beaten_baselines_compile_is_not_counted_for_later_processes(
+    run: Callable[..., tuple[Outcome, Notes]],
+) -> None:
+    """Process 0 takes 36 s, of which 10 for that compile: four and a half of 26 s fit into 120."""
+    plan: dict[str, Any] = {"found": {DYNAMIC: "BEATEN"}, "compiles_s": {DYNAMIC: 10.0}, "budget_s": 120.0}
+    pilot, notes = run({K: 1.0}, fates={"1": "refuse"}, **plan)
+    assert numbers(pilot) == [0]
+    assert (notes.ahead[0].processes, notes.ahead[0].seconds) == (3, pytest.approx(3 * 26))
+    late, _ = run({K: 1.0}, seconds=20.0, **plan)
+    assert late.left.startswith("process 1 takes about 0.4 min and 0.3 are left")
+    short, _ = run({K: 1.0}, seconds=80.0, fresh=True, **plan)
+    assert short.left.startswith("it takes about 1.5 min and 1.3 are left"), "36 and two of 26 s"
+    whole, _ = run({K: 1.0}, **plan)
+    assert [record.p_max for record in whole.records] == [None, 4, 4, 4]
+
+
+@pytest.mark.defence("e2e_left_out")
+def test_a_decided_candidate_is_left_out_and_the_open_one_goes_on(run: Callable[..., tuple[Outcome, Notes]]) -> None:
+    """K is NO_WIN after two processes, OTHER never; a pair of five arms takes a second, so one of four 0.8."""
+    gains = {K: 0.0, OTHER: 1.0}
+    stopped, notes = run(gains, budget_s=150.0, fates={"3": "throttle"})
+    assert "process 3: THROTTLED" in stopped.failure
+    first, second, third = stopped.records[:3]
+    assert [len(one.arm(K).times_ms) for one in (first, second, third)] == [8, 8, 0]  # type: ignore[union-attr]
+    assert (third.arm(K).status, third.arm(K).reason) == ("DECIDED", "the rule said NO_WIN after process 1")  # type: ignore[union-attr]
+    assert third.arm(OTHER).times_ms  # type: ignore[union-attr]
+    assert [ahead.seconds for ahead in notes.ahead[:3]] == pytest.approx([3 * 36, 2 * (20 + 16 * 0.8), 20 + 16 * 0.8])
+    resumed, _ = run(gains, budget_s=150.0)
+    assert (resumed.kept, numbers(resumed)) == (3, [0, 1, 2, 3])
+    last = resumed.records[3]
+    assert (last.arm(K).status, last.arm(K).reason) == ("DECIDED", "the rule said NO_WIN after process 1")  # type: ignore[union-attr]
+    again, _ = run(gains, budget_s=150.0)
+    assert again.kept == 4
+
+
+def test_the_sequence_ends_when_the_last_open_candidate_is_decided(run: Callable[..., tuple[Outcome, Notes]]) -> None:
+    outcome, _ = run({K: 0.0, OTHER: 5.0})
+    assert numbers(outcome) == [0, 1, 2], "NO_WIN after two, WIN after three of eight"
+    assert outcome.records[2].timed_arms == ("torch.compile", DYNAMIC, "torch.compile_twin", OTHER)
 
 
 def test_it_goes_on_from_the_store_and_keeps_what_is_finished(run: Callable[..., tuple[Outcome, Notes]]) -> None:

@@ -50,7 +50,7 @@ def test_times_are_per_run_and_in_the_place_of_their_arm(clock: FakeTime) -> Non
 
 
 def test_short_runs_are_repeated_until_a_sample_is_long_enough(clock: FakeTime) -> None:
-    assert sampler(clock, [], lambda: 0.01).runs_per_sample() == 25
+    assert sampler(clock, [], lambda: 0.01).runs_per_sample() == 50
     assert sampler(clock, [], lambda: 3.0).runs_per_sample() == 1
 
 

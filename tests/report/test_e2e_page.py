@@ -4,6 +4,7 @@ from harness.report import e2e
 from harness.schema.measurement import RanksRecord, RankTimes
 from harness.schema.process import QualityRecord
 from harness.schema.verdict import Verdicts
+from harness.schema.vocabulary import ArmStatus
 from harness.verdict.e2e import judge_cells
 from harness.verdict.select import Present
 from tests.builders import Arm, decided, measurement
@@ -48,6 +49,13 @@ def test_real_weights_show_their_figures() -> None:
         for one in sequence({"inhouse.k": 3.0})
     ]
     assert "- `inhouse.k` against native's output: PSNR 46.0 dB, SSIM 0.9997, LPIPS 0.0012" in page(*records)
+
+
+def test_why_the_dynamic_baseline_is_absent_is_said() -> None:
+    made = page(*sequence({"inhouse.k": 3.0}, statuses={"torch.compile_dynamic": ArmStatus.BEATEN}))
+    (line,) = [line for line in made.splitlines() if line.startswith("| baseline |")]
+    assert line.endswith(" ms a run; dynamic=True is clearly beaten and left out: broke |")
+    assert "left out: broke" not in page(*sequence({"inhouse.k": 3.0}))
 
 
 def test_the_known_positive_is_said() -> None:

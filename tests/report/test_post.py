@@ -11,6 +11,7 @@ from hypothesis import given, settings
 
 from harness.errors import UserError
 from harness.report.conclusion import conclusion
+from harness.report.matrix_notes import scope
 from harness.report.post import post_markdown
 from harness.report.pr import pr_markdown
 from harness.report.subissue import subissue_markdown
@@ -130,6 +131,17 @@ def test_a_row_judged_against_the_twin_shows_the_time_that_its_ratio_divides() -
     assert "89." in cells[9].split(" → ")[0], "host time of the twin"
     assert made.count("*twin*: the baseline is compiled twice") == 1
     assert "twin" not in post_markdown(row(3.0)).partition("### End to end")[0]
+
+
+def test_a_beaten_dynamic_baseline_is_said_in_its_place_and_in_the_scope() -> None:
+    of = sequence({K: 3.0, CEILING: 5.0}, workload="other", statuses={"torch.compile_dynamic": ArmStatus.BEATEN})
+    made = post_markdown(verdicts(3.0, more=of).rows[0])
+    assert "baseline with `dynamic=True`, clearly beaten and left out: broke |" in made
+    assert made.count("baseline with `dynamic=True`, times the static one |") == 2, "of the cells that have both"
+    assert "clearly beaten" not in post_markdown(row(3.0))
+    whole = scope(verdicts(3.0, more=of).rows, "")
+    assert "static and dynamic shapes (dynamic left out where clearly beaten)" in whole
+    assert "clearly beaten" not in scope(verdicts(3.0).rows, "")
 
 
 def test_layouts_are_said_and_what_does_not_decide_is_marked() -> None:

@@ -67,6 +67,34 @@ def test_a_win_must_hold_against_the_faster_baseline() -> None:
     assert found.candidates[0].gain_pct.estimate < 0.5
 
 
+def test_where_the_dynamic_baseline_was_beaten_the_static_one_decides() -> None:
+    records = sequence({K: 3.0, DYNAMIC: 2.8}, statuses={DYNAMIC: ArmStatus.BEATEN})
+    found = cell(*records, *VAE)
+    assert (found.verdict, found.finished) == (Verdict.WIN, True)
+    assert found.candidates[0].to_dynamic is None
+    assert (found.dynamic_over_static, found.dynamic_left_out) == (None, "broke")
+    assert found.compositions[0].figures.verdict is Verdict.WIN
+    both = cell(*sequence({K: 3.0}))
+    assert (both.dynamic_over_static, both.dynamic_left_out) == (pytest.approx(1.02, abs=0.01), "")
+
+
+@pytest.mark.defence("e2e_decided_verdict")
+def test_a_decided_candidate_keeps_the_verdict_of_the_looks_it_had() -> None:
+    gains = {K: 0.0, "inhouse.open": 1.0, "inhouse.fast": 5.0}
+    whole = sequence(gains, 4)
+    out = [{}, {}, {K: ArmStatus.DECIDED}, {K: ArmStatus.DECIDED, "inhouse.fast": ArmStatus.DECIDED}]
+    found = cell(*(process(gains, number, statuses=left_out) for number, left_out in enumerate(out)))
+    lost, near, fast = found.candidates
+    assert [(one.verdict, one.reason) for one in found.candidates] == [
+        (Verdict.NO_WIN, ""), (Verdict.INCONCLUSIVE, ""), (Verdict.WIN, ""),
+    ]  # fmt: skip
+    assert [one.to_static.processes for one in found.candidates if one.to_static] == [2, 4, 3]
+    assert (found.finished, found.p_max, found.leader) == (True, 4, "inhouse.fast")
+    timed_to_the_end = cell(*whole).candidates
+    assert [one.verdict for one in timed_to_the_end] == [lost.verdict, near.verdict, fast.verdict]
+    assert timed_to_the_end[0].to_static == lost.to_static, "processes after the look that decided change nothing"
+
+
 @pytest.mark.defence("e2e_aa")
 def test_nothing_counts_when_the_twin_can_be_told_from_the_baseline() -> None:
     found = cell(*sequence({K: 5.0, TWIN: 2.0}))
