@@ -147,7 +147,10 @@ EDITS: dict[str, tuple[Edit, ...]] = {
     "e2e_decided_verdict": (
         ("harness.verdict.e2e_arms", "(ArmStatus.OK, ArmStatus.DECIDED)", "(ArmStatus.OK,)"),
     ),
-    "e2e_later_start": (("harness.e2e.eta", "- checks_s - compiles_s", "- checks_s"),),
+    "e2e_beaten_elsewhere": (
+        ("harness.e2e.before", "one.library, one.e2e_sha256) == here:", "one.library) == here[:4]:"),
+    ),
+    "e2e_later_start": (("harness.e2e.eta", "- checks_s - spared_s", "- checks_s"),),
     "e2e_nothing_stored": (("harness.e2e.runner", "looked or not self._any_stored(cell)", "looked"),),
     "e2e_drift": (("harness.e2e.runner", "if record.upstream.get(name) != pinned", "if False"),),
     "e2e_aa": (("harness.verdict.e2e_arms", "        if not gate.passed:\n", "        if False:\n"),),

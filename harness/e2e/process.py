@@ -16,18 +16,20 @@ from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 
-import numpy as np
 import torch
 from torch import nn
 
 from harness.e2e import quality
 from harness.e2e.arms import raise_graph_limits
 from harness.e2e.beaten import leave_out_beaten
+from harness.e2e.before import told
 from harness.e2e.build import build, load
 from harness.e2e.calls import upstream_sources
+from harness.e2e.eta import FIRST_ONLY, FIRST_ONLY_PHASES
 from harness.e2e.launch import compile_arms
 from harness.e2e.models import Family
 from harness.e2e.models import family as family_of
+from harness.e2e.pilot import pairs_wanted
 from harness.e2e.proofs import judge_outputs, native_calls, prove_engaged, shadow_candidates
 from harness.e2e.protocol import CellJob
 from harness.e2e.state import State, states_of
@@ -38,10 +40,9 @@ from harness.measure.link import Link, agree, synchronize
 from harness.measure.ranks import together
 from harness.op import Candidate, Device, Op
 from harness.schema.measurement import EnvironmentRecord, TelemetryRecord
-from harness.schema.process import ProcessRecord
+from harness.schema.process import ModelRole, ProcessRecord
 from harness.schema.vocabulary import ArmStatus, RunStatus
-from harness.stats.rule import PILOT_PAIRS, Budget, RuleSettings, pairs_per_process
-from harness.stats.units import log_ratios
+from harness.stats.rule import PILOT_PAIRS
 from harness.wiring import Wiring
 
 
@@ -80,6 +81,9 @@ class CellProcess:
         with self._phase("calls"):
             native, calls = native_calls(bench, model)
         states = states_of(bench, calls)
+        library = quality.library_version(family.library)
+        if beaten := told(job, self.environment, library, self.e2e_sha256):
+            next(one for one in states if one.role is ModelRole.BASELINE_DYNAMIC).fail(ArmStatus.BEATEN, beaten)
         if first:
             with self._phase("shadow"):
                 shadow_candidates(bench, states, model)
@@ -100,7 +104,7 @@ class CellProcess:
                 leave_out_beaten(bench, states)
         with self._phase("timing"):
             timed = [state for state in states if state.alive]
-            blocks, repeats, ready_s, telemetry = self._time(timed)
+            blocks, repeats, ready_s, telemetry = self._time(states, timed)
         for state in timed:
             if state.graphs_added:
                 reason = f"{state.graphs_added} graphs were compiled while it was timed"
@@ -125,7 +129,7 @@ class CellProcess:
             status=status,
             reason=reason,
             environment=self.environment,
-            library=quality.library_version(family.library),
+            library=library,
             checkpoint=quality.checkpoint_sha256(job.checkpoint) if job.checkpoint else None,
             attention_backend=" ".join(
                 filter(None, (quality.attention_backend(model), family.attention_limits(inputs)))
@@ -164,14 +168,14 @@ class CellProcess:
             self.wiring.shard(model, seat.group)
         return model
 
-    def _time(self, timed: list[State]) -> tuple[Blocks, int, float, TelemetryRecord]:
+    def _time(self, states: list[State], timed: list[State]) -> tuple[Blocks, int, float, TelemetryRecord]:
         runs = [state.run for state in timed if state.run is not None]
         sampler = Sampler(runs, partial(synchronize, self.device.type), baseline=0, team=self.link.team)
         self.link.begin("", "timing", max(STEP_LIMIT_S, self.job.settings.budget_s))
         repeats = sampler.runs_per_sample()
         ready = monotonic()
         blocks = sampler.measure(
-            partial(self._blocks_wanted, ready),
+            partial(self._blocks_wanted, states, timed, ready),
             repeats=repeats,
             seed=self.job.settings.seed + self.job.process,
             block_void=self.link.block_void,
@@ -179,20 +183,17 @@ class CellProcess:
         )
         return blocks, repeats, ready, self.link.telemetry(ready, monotonic(), blocks.void)
 
-    def _blocks_wanted(self, ready_s: float, kept: Blocks) -> int:
-        """Half of K. In process 0, K comes from the spread of the first pairs of the arm that spreads most."""
+    def _blocks_wanted(self, states: list[State], timed: list[State], ready_s: float, kept: Blocks) -> int:
+        """Half of K, which process 0 chooses."""
         if self.job.pairs is not None:
             return self.job.pairs // 2
         if 2 * len(kept.orders) < PILOT_PAIRS:
             return PILOT_PAIRS // 2
-        settings = self.job.settings
-        budget = Budget(settings.budget_s, ready_s - self.started_s, sum(kept.block_s) / len(kept.block_s) / 2)
-        pilots = [
-            np.ravel(log_ratios(kept.times_ms[0][: PILOT_PAIRS // 2], pairs[: PILOT_PAIRS // 2]))
-            for pairs in kept.times_ms[1:]
-        ]
-        rule = RuleSettings(tau0_log_pct=settings.tau0_log_pct)
-        return max(int(pairs_per_process(pilot, budget, rule)) for pilot in pilots) // 2
+        later = [state for state in timed if state.role not in FIRST_ONLY]
+        lacked_s = sum(self.phases_s.get(name, 0.0) for name in FIRST_ONLY_PHASES)
+        lacked_s += sum(state.compile_s for state in states if state not in later)
+        numbers = [timed.index(state) for state in later]
+        return pairs_wanted(kept, numbers, ready_s - self.started_s - lacked_s, self.job.settings) // 2
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:

@@ -37,6 +37,19 @@ class CellSettings(Message):
         return self.model_dump(exclude={"seed"})
 
 
+class BeatenBefore(Message):
+    """What a process of another cell found: the dynamic baseline of this very component is clearly beaten."""
+
+    op: str
+    device_key: str
+    torch: str
+    triton: str
+    library: str
+    """The model code's, with its version."""
+    e2e_sha256: str
+    reason: str
+
+
 class CellJob(Message):
     """One process of a cell."""
 
@@ -56,6 +69,8 @@ class CellJob(Message):
     tolerance: Tolerance
     candidates: tuple[str, ...]
     left_out: LeftOut = Field(default_factory=dict)
+    beaten_before: tuple[BeatenBefore, ...] = ()
+    """On any device, with any versions: the process knows its own."""
     sequence: str
     process: int
     cold_compile: bool

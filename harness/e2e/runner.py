@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Literal
 
 from harness.device_lock import DeviceLock, expected_uuid
+from harness.e2e.before import beaten_before
 from harness.e2e.eta import Ahead, ahead, cell_s, later_pair_s, later_s, later_start_s, of_cell
 from harness.e2e.protocol import CellDone, CellHello, CellJob, CellRefused, CellSettings, FromCell, LeftOut, from_cell
 from harness.e2e.select import Cell
@@ -127,6 +128,7 @@ class CellRunner:
             if (uuid := expected_uuid(self.device_type, rank)) is not None:
                 self._lock.hold(uuid)
         job = self._job(cell, tolerance, candidates)
+        job = job.model_copy(update={"beaten_before": beaten_before((one.record for one in self.store.load()), job)})
         out: LeftOut = {}
         done: list[ProcessRecord] = []
         deaths = kept = 0
@@ -183,7 +185,7 @@ class CellRunner:
         """Why the next process does not begin: the cell, or where it has begun the process, would not end in time."""
         here_s = self.until_s - monotonic()
         if done:
-            needs_s, what = later_s(done[0], out), f"process {len(done)}"
+            needs_s, what = later_s(done[0], out, len(done)), f"process {len(done)}"
         else:
             stored = (one.record for one in self.store.load(cell.op))
             needs_s, what = cell_s(cell, stored, self.device_type, self.settings.budget_s), "it"
@@ -199,7 +201,8 @@ class CellRunner:
         budget = Budget(self.settings.budget_s, later_start_s(first, out), later_pair_s(first, out))
         allowed = int(processes_in_budget(first.pairs, budget))
         if math.isfinite(self.until_s):
-            allowed = min(allowed, 1 + int((self.until_s - monotonic()) / later_s(first, out)))
+            here_s, mean_s = self.until_s - monotonic(), (later_s(first, out, 1) + later_s(first, out, 2)) / 2
+            allowed = min(allowed, 1 + int(here_s / mean_s))
         return max(allowed, P_WIN)  # with fewer nothing could ever win
 
     def _job(self, cell: Cell, tolerance: Tolerance, candidates: tuple[str, ...]) -> CellJob:

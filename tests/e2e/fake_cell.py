@@ -9,11 +9,12 @@ import os
 import sys
 from pathlib import Path
 
+from harness.e2e.before import told
 from harness.e2e.protocol import CellDone, CellHello, CellJob, CellRefused, to_cell
 from harness.pipe_link import PipeLink
 from harness.schema.vocabulary import ArmStatus, RunStatus
 from tests.builders import LAPTOP, environment
-from tests.e2e_builders import CEILING, process
+from tests.e2e_builders import CEILING, DYNAMIC, process
 
 
 def main() -> None:
@@ -32,6 +33,8 @@ def main() -> None:
     if fate == "refuse":
         link.send(CellRefused(reason="the wiring sees 7 calls where the model makes 8"))
         return
+    beaten = told(job, env, process({}).library, plan.get("e2e", "e2e"))
+    out = job.left_out | ({DYNAMIC: (ArmStatus.BEATEN, beaten)} if beaten else {})
     gains = {name: gain for name, gain in plan["gains"].items() if job.process == 0 or name != CEILING}
     assert link.block_void(0.0, 1.0) == ""
     record = process(
@@ -42,11 +45,11 @@ def main() -> None:
         pairs=job.pairs or 16,
         sequence=job.sequence,
         env=env,
-        statuses={name: status for name, (status, _) in job.left_out.items()}
+        statuses={name: status for name, (status, _) in out.items()}
         | ({arm: ArmStatus(status) for arm, status in plan.get("found", {}).items()} if job.process == 0 else {}),
         status=RunStatus.THROTTLED if fate == "throttle" else RunStatus.MEASURED,
     )
-    reasons = {name: reason for name, (_, reason) in job.left_out.items()}
+    reasons = {name: reason for name, (_, reason) in out.items()}
     compiles_s = plan.get("compiles_s", {})
     changed = {
         "arms": tuple(

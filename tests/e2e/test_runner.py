@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -199,6 +200,19 @@ def test_a_beaten_dynamic_baseline_is_left_out_of_later_processes(run: Callable[
     assert [(arm.status, arm.reason, arm.times_ms) for arm in dynamic if arm] == [("BEATEN", "broke", ())] * 3
     again, _ = run({K: 3.0}, budget_s=120.0)
     assert again.kept == 3, "settled against the static one alone"
+
+
+def test_what_another_op_found_of_the_dynamic_baseline_is_told(
+    run: Callable[..., tuple[Outcome, Notes]], tmp_path: Path
+) -> None:
+    seen, _ = run({K: 3.0}, found={DYNAMIC: "BEATEN"}, compiles_s={DYNAMIC: 9.0})
+    other = seen.records[0].model_copy(update={"op": "layernorm"})
+    shutil.rmtree(tmp_path / "results")
+    ProcessStore(tmp_path / "results").append(other)
+    here, _ = run({K: 3.0})
+    assert [arm.reason for record in here.records if (arm := record.arm(DYNAMIC))] == [
+        "in the cell of layernorm broke"
+    ] * len(here.records)
 
 
 def test_a_beaten_baselines_compile_is_not_counted_for_later_processes(
