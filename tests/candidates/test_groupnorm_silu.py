@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from candidates._dense import empty_dense_like
 from candidates.groupnorm_silu import launch
 from candidates.groupnorm_silu.launch import geometry_of, groupnorm_silu
-from candidates.groupnorm_silu.op import OP, native
+from candidates.groupnorm_silu.op import OP, native, replicate_padded
+from candidates.groupnorm_silu.padded import groupnorm_silu_padded
 from candidates.groupnorm_silu.plan import (
     HELD_BYTES,
     Path,
@@ -420,4 +421,36 @@ def test_gpu_beyond_int32(memory_format: torch.memory_format) -> None:
     weight, bias = torch.randn(2, 32, device="cuda", dtype=torch.bfloat16)
     y = groupnorm_silu(x, weight, bias, 32, 1e-6)[:, -1:]
     oracle = native(x[:, -1:].contiguous().float(), weight[-1:].float(), bias[-1:].float(), 1, 1e-6)
+    assert ((y - oracle).abs() <= 2**-8 * oracle.abs() + 1e-4).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(
+    "shape", [(1, 512, 4, 32, 32), (1, 128, 13, 256, 256), (2, 96, 3, 37, 41), (1, 64, 1, 1, 300)], ids=str
+)
+def test_gpu_padded(shape: tuple[int, ...], last: bool) -> None:
+    """One rounding against the fp64 oracle; the same bits launch after launch, whatever the scratch held before."""
+    torch.manual_seed(0)
+    x = torch.randn(shape, device="cuda", dtype=torch.bfloat16) + 1
+    if last:
+        x = x.contiguous(memory_format=torch.channels_last_3d)
+    weight, bias = torch.randn(2, shape[1], device="cuda", dtype=torch.bfloat16)
+    y = groupnorm_silu_padded(x, weight, bias, 32, 1e-6)
+    oracle = replicate_padded(native(x.double(), weight.double(), bias.double(), 32, 1e-6))
+    assert ((y - oracle).abs() <= 2**-8 * oracle.abs() + 1e-5).all()
+    assert y.is_contiguous(memory_format=torch.channels_last_3d)
+    for _ in range(50):
+        torch.full((1 << 16,), torch.nan, device="cuda")  # its block is the next call's scratch
+        assert torch.equal(groupnorm_silu_padded(x, weight, bias, 32, 1e-6), y)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last_3d])
+def test_gpu_padded_beyond_int32(memory_format: torch.memory_format) -> None:
+    x = torch.randn((1, 32, 2, 6000, 6000), device="cuda", dtype=torch.bfloat16).contiguous(memory_format=memory_format)
+    weight, bias = torch.randn(2, 32, device="cuda", dtype=torch.bfloat16)
+    y = groupnorm_silu_padded(x, weight, bias, 32, 1e-6)[:, -1:, -1]
+    oracle = native(x[:, -1:].contiguous().float(), weight[-1:].float(), bias[-1:].float(), 1, 1e-6)
+    oracle = replicate_padded(oracle)[:, :, -1]
     assert ((y - oracle).abs() <= 2**-8 * oracle.abs() + 1e-4).all()
