@@ -131,7 +131,12 @@ def _positive(cell: CellVerdict) -> str:
 
 def _processes(cell: CellVerdict) -> str:
     open_ = "" if cell.finished else "; not finished"
-    return f"{len(cell.evidence)} of at most {cell.p_max or '?'}{open_}; sequence {cell.sequence}"
+    return f"{so_many(cell)}{open_}; sequence {cell.sequence}"
+
+
+def so_many(cell: CellVerdict) -> str:
+    """Processes there are, of how many: these are declared once process 0 has shown what one costs."""
+    return f"{len(cell.evidence)} of at most {cell.p_max}" if cell.p_max is not None else f"{len(cell.evidence)}"
 
 
 _ARM_HEADERS = (
@@ -173,8 +178,10 @@ def _calls(calls: CallsRecord | None) -> str:
 def _figures(figures: Figures | None) -> str:
     if figures is None:
         return NOTHING
-    settle = f"; {figures.more_processes} more processes would settle it" if figures.more_processes else ""
-    return f"{gain(figures.gain_pct)}, {figures.processes} processes{settle}"
+    more = figures.more_processes
+    settle = f"; {more} more {'processes' if more > 1 else 'process'} would settle it" if more else ""
+    of = "process" if figures.processes == 1 else "processes"
+    return f"{gain(figures.gain_pct)}, {figures.processes} {of}{settle}"
 
 
 def _requests(cell: CellVerdict) -> Iterator[str]:

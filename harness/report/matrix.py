@@ -2,6 +2,7 @@
 
 from harness.report.matrix_notes import gpu_cells, row_note, scope
 from harness.report.text import LEGEND, Links, link, listed, mode, plain, spans, table
+from harness.schema.e2e_verdict import Verdict
 from harness.schema.verdict import CardVerdict, Cell, RowVerdict, Verdicts
 from harness.schema.vocabulary import Outcome
 
@@ -81,9 +82,10 @@ def _e2e(row: RowVerdict, links: Links) -> str:
 
 
 def e2e_extent(row: RowVerdict) -> str:
-    """How many of the deciding models ran; empty where none did."""
+    """How many of the deciding models have a verdict; empty where none was tried."""
     cells = gpu_cells(row)
-    tested = len({cell.workload for cell in cells if cell.workload in row.deciding_models})
+    counts = (cell for cell in cells if cell.verdict is not Verdict.INVALID)
+    tested = len({cell.workload for cell in counts if cell.workload in row.deciding_models})
     return f"{tested} of {len(row.deciding_models)} models" if cells else ""
 
 
@@ -122,9 +124,9 @@ def _legend() -> str:
     symbols = " · ".join(f"{symbol} {meaning}" for symbol, meaning in LEGEND)
     return (
         f"Legend: {symbols}. *n of m steps*: a candidate is FASTER on n of the m steps of deciding models; *n of m "
-        "models*: so many of the deciding models ran end to end. Ratios are t(torch.compile) / t(candidate), the "
-        "faster of two compiles where they differ, weighted by calls, with 95 % intervals within one process: another "
-        "start, or another compile, may differ by more. A leader is chosen on half of the blocks and its ratio is from "
-        "the other half. µbench only ranks: a row is won by ≥ 1 % end to end. PR follows E2E: its link is the PR of a "
-        "✅, the sub-issue of a ❌."
+        "models*: so many of the deciding models have a verdict end to end. Ratios are t(torch.compile) / "
+        "t(candidate), the faster of two compiles where they differ, weighted by calls, with 95 % intervals within one "
+        "process: another start, or another compile, may differ by more. A leader is chosen on half of the blocks and "
+        "its ratio is from the other half. µbench only ranks: a row is won by ≥ 1 % end to end. PR follows E2E: its "
+        "link is the PR of a ✅, the sub-issue of a ❌."
     )

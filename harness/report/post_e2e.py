@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from harness.report import text
 from harness.report.conclusion import BASELINE, leader_of
+from harness.report.e2e import so_many
 from harness.report.text import NOTHING, Links, code, plain, table
 from harness.schema.e2e_verdict import CellVerdict, Figures, ModelArmVerdict
 from harness.schema.figures import Span
@@ -34,7 +35,7 @@ def _cell(cell: CellVerdict, links: Links) -> Iterator[str]:
     evidence = ", ".join(text.evidence_link(one, links) for one in cell.evidence)
     yield (
         f"{plain(cell.library)} model code, {'random weights' if cell.checkpoint is None else 'a real checkpoint'}, "
-        f"attention {plain(cell.attention_backend)}; {len(cell.evidence)} processes of at most {cell.p_max or '?'}"
+        f"attention {plain(cell.attention_backend)}; processes: {so_many(cell)}"
         f"{'' if cell.finished else ', not finished'}; evidence {evidence}."
     )
 

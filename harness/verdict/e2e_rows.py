@@ -31,7 +31,7 @@ def e2e_cell(manifest: Manifest, claims: Claims, cells: Sequence[CellVerdict]) -
         return claimed(claim)
     symbol, notes, won = _row(manifest, on_gpu)
     stale = sorted({reason for cell in on_gpu for reason in cell.stale})
-    said_stale = (f"stale: {reason}" for reason in stale)
+    said_stale = (f"stale: {'; '.join(stale)}",) if stale else ()
     cell = Cell(symbol=symbol, stale=bool(stale), notes=(*notes, *said_stale), won=won)
     return signed(cell, claim)
 
@@ -56,7 +56,7 @@ def _row(manifest: Manifest, cells: Sequence[CellVerdict]) -> tuple[Tracker, tup
     missing += [f"{model}/{part}" for model, part in sorted(parts)]
     if missing:
         command = f"make e2e OP={manifest.op}" + (f" MODEL={missing[0]}" if len(missing) == 1 else "")
-        notes.append(f"not run: {', '.join(missing)}{_needs(manifest, missing)}; `{command}`")
+        notes.append(f"not run: {', '.join(missing)}{_needs(manifest, missing)} ({command})")
     winners = _winners(deciding)
     for cell, composition in winners:
         losses = list(_regressions(cells, cell.leader))
@@ -125,8 +125,11 @@ def _cell_notes(cell: CellVerdict, several_devices: bool) -> Iterator[str]:
     where = f"{cell.title} ({cell.what})" + (f" on {cell.device.name}" if several_devices else "")
     leader = next((arm for arm in cell.candidates if arm.id == cell.leader), None)
     if leader is None:
-        why = "; ".join(f"{arm.id}: {arm.reason}" for arm in cell.candidates) or "no candidate was timed"
-        yield f"{where}: {cell.verdict}, {why}"
+        by_reason: dict[str, list[str]] = {}
+        for arm in cell.candidates:
+            by_reason.setdefault(arm.reason, []).append(arm.id)
+        why = "; ".join(f"{', '.join(arms)}: {reason}" for reason, arms in by_reason.items())
+        yield f"{where}: {cell.verdict}, {why or 'no candidate was timed'}"
     else:
         yield f"{where}: {leader.id} {said(leader.gain_pct)} of the component, {leader.verdict}"
     if cell.closed_by_ceiling:

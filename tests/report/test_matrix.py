@@ -12,7 +12,7 @@ from harness.schema.claims import load_claims
 from harness.schema.verdict import Verdicts
 from harness.schema.vocabulary import ArmStatus, RunStatus, Tracker
 from tests.builders import H200, Arm, case, decided, environment, manifest, measurement
-from tests.e2e_builders import sequence
+from tests.e2e_builders import TWIN, sequence
 from tests.report.golden import ROOT
 from tests.report.rendered import ANY_TEXT, GITHUB, flat, shown, tables
 from tests.report.rows import CASE, K, verdicts
@@ -123,7 +123,12 @@ def test_an_end_to_end_cell_names_model_code_and_models(gain: float, symbol: str
 def test_deciding_models_that_did_not_run_are_named_once() -> None:
     made = matrix_markdown(verdicts(3.0, deciding=("toy-dit", "x", "y")))
     assert "[1 of 3 models](e2e.md)" in made
-    assert made.count("not run: x, y; \\`make e2e OP=groupnorm_silu\\`.") == 1
+    assert made.count("not run: x, y (make e2e OP=groupnorm_silu).") == 1
+
+
+def test_a_model_whose_cell_is_invalid_has_no_verdict() -> None:
+    made = matrix_markdown(verdicts(3.0, others={TWIN: 4.0}))
+    assert "| ⏳ [0 of 1 models](e2e.md)" in made
 
 
 def test_links_can_be_made_absolute_for_an_issue() -> None:

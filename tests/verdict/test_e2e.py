@@ -227,14 +227,20 @@ def test_a_row_is_lost_only_when_every_deciding_model_was_tested() -> None:
     assert row(*nothing, *VAE).symbol is Tracker.NEGATIVE
     open_ = row(*nothing, *VAE, deciding=("toy-dit", "other"))
     assert open_.symbol is Tracker.IN_PROGRESS
-    assert "not run: other; `make e2e OP=groupnorm_silu MODEL=other`" in open_.notes
+    assert "not run: other (make e2e OP=groupnorm_silu MODEL=other)" in open_.notes
+
+
+def test_what_makes_candidates_invalid_alike_is_said_once() -> None:
+    broken = {K: ArmStatus.FELL_BACK, "inhouse.other": ArmStatus.FELL_BACK}
+    notes = row(*sequence({K: 3.0, "inhouse.other": 3.0}, statuses=broken)).notes
+    assert "toy-dit (denoise step): INVALID, inhouse.k, inhouse.other: FELL_BACK: broke" in notes
 
 
 def test_a_model_over_several_ranks_that_was_not_run_says_what_it_needs() -> None:
     pair = case("b", model="other").model_copy(update={"ranks": 2})
     of = manifest(case("a", model="toy-dit"), pair).model_copy(update={"deciding_models": ("toy-dit", "other")})
     notes = e2e_cell(of, Claims(rows={}), cells(*sequence({K: 0.0}), *VAE)).notes
-    assert "not run: other; needs 2 devices of one host; `make e2e OP=groupnorm_silu MODEL=other`" in notes
+    assert "not run: other; needs 2 devices of one host (make e2e OP=groupnorm_silu MODEL=other)" in notes
 
 
 def test_a_sequence_broken_off_on_one_card_yields_to_one_finished_on_another() -> None:
@@ -265,7 +271,7 @@ def test_a_model_is_tested_when_every_part_of_its_requests_is() -> None:
     )
     half = e2e_cell(of, Claims(rows={}), judge_cells(stored(*prefill), named, NOW))
     assert half.symbol is Tracker.IN_PROGRESS
-    assert "not run: toy-dit/decode; `make e2e OP=groupnorm_silu MODEL=toy-dit/decode`" in half.notes
+    assert "not run: toy-dit/decode (make e2e OP=groupnorm_silu MODEL=toy-dit/decode)" in half.notes
     whole = e2e_cell(of, Claims(rows={}), judge_cells(stored(*prefill, *decode), named, NOW))
     assert whole.symbol is Tracker.NEGATIVE
 
@@ -305,6 +311,16 @@ def test_evidence_of_other_wirings_or_model_code_is_stale(changed: dict[str, str
 
 
 @pytest.mark.defence("e2e_best_of_many")
+def test_what_makes_evidence_stale_is_one_note() -> None:
+    found = row(
+        *(
+            one.model_copy(update={"wiring_sha256": "old"})
+            for one in sequence({K: 3.0}, env=environment(op_sha256="old"))
+        )
+    )
+    assert "stale: the op's sources have changed since; the op's wirings have changed since" in found.notes
+
+
 def test_the_best_of_many_must_win_as_one_of_many() -> None:
     """A leader picked on the very processes that judge it: its p-value counts once for each that could have led."""
     alone = row(*sequence({K: 1.45}, noise_pct=0.1), *VAE)
