@@ -123,7 +123,7 @@ def wiring(family: str, context: str, pinned: dict[str, str]) -> Wiring:
         sites=sites,
         apply=_apply(context),
         described=described,
-        native_calls=(r"functional\.normalize", r"functional\.silu"),
+        native_calls=(r"functional\.normalize",),
         pinned=pinned,
         context=context,
     )
