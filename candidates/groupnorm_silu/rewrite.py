@@ -58,7 +58,7 @@ def channels_last_pad(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps:
     Moments and all that follows are spelt out: in a model `group_norm` left standing would be taken for native's.
     """
     if x.numel() == 0:
-        return replicate_padded(x)
+        return replicate_padded(x).contiguous(memory_format=torch.channels_last_3d)
     acc = torch.promote_types(x.dtype, torch.float32)
     n, channels, *_ = x.shape
     variance, mean = torch.var_mean(x.reshape(n, groups, -1).to(acc), dim=2, correction=0, keepdim=True)

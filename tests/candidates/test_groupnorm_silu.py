@@ -118,6 +118,12 @@ def test_empty_nan_and_constant_inputs(rehearsal: dict[str, Any]) -> None:
     assert specials["constant_error"] < 2**-22 * 1e3 * 2
 
 
+def test_no_position_to_repeat_is_an_error_as_in_native() -> None:
+    x = torch.randn(1, 4, 2, 0, 3)
+    with pytest.raises(ValueError, match=r"\(1, 4, 2, 0, 3\) has no position"):
+        groupnorm_silu_padded(x, torch.ones(4), torch.zeros(4), 2, 1e-6)
+
+
 def test_more_than_five_dims_is_an_error() -> None:
     x = torch.randn(1, 4, 2, 2, 2, 2)
     with pytest.raises(ValueError, match="6 dims"):

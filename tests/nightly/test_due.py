@@ -34,7 +34,8 @@ def test_cells_are_due_until_this_card_has_measured_them(tmp_path: Path) -> None
     assert {work.state for work in works} == {State.NEVER}
     deciding = {work.id.split("/")[0] for work in works if work.decides}
     assert deciding == set(card.manifests[OP].deciding_models)
-    assert all(sum(cost.measure_s for cost in work.costs) == 375.0 for work in works)
+    assert {cost.measure_s for work in works for cost in work.costs} == {375.0}
+    assert {work.id: len(work.costs) for work in works}["hunyuanvideo-vae/decode-tile"] == 2, "alone and padded"
 
     def measured(uuid: str) -> None:
         env = environment(H200.model_copy(update={"uuid": uuid}))
