@@ -12,7 +12,8 @@ from harness.schema.case import Case, Layout
 
 CAUSAL_FRAMES = 2
 """Frames in front that a causal 3x3x3 convolution reads: the first one, repeated."""
-_PADDING = (1, 1, 1, 1, CAUSAL_FRAMES, 0)
+PADDING = (1, 1, 1, 1, CAUSAL_FRAMES, 0)
+"""What it pads, in the order of `F.pad`."""
 PAD = "pad"
 """The context up to that convolution's input."""
 
@@ -63,7 +64,7 @@ def check(case: Case) -> str | None:
 
 def replicate_padded(x: Tensor) -> Tensor:
     """x (N, C, T, H, W) with its borders repeated, as HunyuanVideoCausalConv3d pads: no future frame."""
-    return F.pad(x, _PADDING, mode="replicate")
+    return F.pad(x, PADDING, mode="replicate")
 
 
 def _with_pad(impl: Impl) -> Impl:

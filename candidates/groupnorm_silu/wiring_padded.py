@@ -12,12 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from candidates._blocks.pieces import Forward, bound
-from candidates.groupnorm_silu.op import OP, PAD, replicate_padded
+from candidates.groupnorm_silu.op import OP, PAD, PADDING, replicate_padded
 from harness.op import Impl
 from harness.wiring import Described, Site, Wiring
 
 _BLOCK = "HunyuanVideoResnetBlockCausal3D"
-_PADDING = (1, 1, 1, 1, 2, 0)
 
 
 class _Step:
@@ -28,7 +27,7 @@ class _Step:
 
     def __call__(self, norm: Any, conv: Any, x: Tensor) -> Tensor:
         """x (N, C, T, H, W)."""
-        assert conv.time_causal_padding == _PADDING, conv.time_causal_padding
+        assert conv.time_causal_padding == PADDING, conv.time_causal_padding
         assert conv.pad_mode == "replicate", conv.pad_mode
         padded = self.implementation(x=x, weight=norm.weight, bias=norm.bias, groups=norm.num_groups, eps=norm.eps)
         return F.conv3d(padded, conv.conv.weight, conv.conv.bias)

@@ -17,12 +17,8 @@ def beaten_before(stored: Iterable[ProcessRecord], job: CellJob) -> tuple[Beaten
     """Of the stored processes of any op those that found the job's component's dynamic baseline beaten themselves."""
     found = []
     for record in stored:
-        alike = (record.workload, record.component) == (job.workload, job.component)
-        if (
-            not alike
-            or record.status is not RunStatus.MEASURED
-            or (record.checkpoint is None) != (job.checkpoint is None)
-        ):
+        asked = (job.workload, job.component, job.checkpoint is None, RunStatus.MEASURED)
+        if (record.workload, record.component, record.checkpoint is None, record.status) != asked:
             continue
         # one that was told so built no such arm
         reasons = (arm.reason for arm in record.arms if arm.status is ArmStatus.BEATEN and arm.compile_s > 0)

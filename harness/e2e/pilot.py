@@ -20,8 +20,7 @@ def pairs_wanted(kept: Blocks, later: Sequence[int], start_s: float, settings: C
     """
     base, *others = (kept.times_ms[arm][: PILOT_PAIRS // 2] for arm in later)
     pair_s = sum(kept.block_s) / len(kept.block_s) / 2 * len(later) / len(kept.times_ms)
-    budget, rule = (
-        Budget(settings.budget_s, max(start_s, 1.0), pair_s),
-        RuleSettings(tau0_log_pct=settings.tau0_log_pct),
-    )
-    return max(int(pairs_per_process(np.ravel(log_ratios(base, pairs)), budget, rule)) for pairs in others)
+    budget = Budget(settings.budget_s, max(start_s, 1.0), pair_s)
+    rule = RuleSettings(tau0_log_pct=settings.tau0_log_pct)
+    wanted = (int(pairs_per_process(np.ravel(log_ratios(base, pairs)), budget, rule)) for pairs in others)
+    return max(wanted, default=PILOT_PAIRS)

@@ -21,6 +21,10 @@ def test_an_arm_that_later_processes_lack_does_not_choose() -> None:
     assert wanted(times, [0, 1], 50.0) == wanted([STEADY, LITTLE, STEADY], [0, 1], 50.0)
 
 
+def test_a_baseline_that_is_left_alone_takes_the_fewest() -> None:
+    assert wanted([STEADY, MUCH], [0], 50.0) == 6
+
+
 def test_pairs_are_what_the_budget_leaves_of_a_later_process() -> None:
     """Three processes of 200 s, two arms of three timed: 4/3 s a pair."""
     times = [STEADY, MUCH, STEADY]
