@@ -21,7 +21,7 @@ from harness.e2e.outcome import outcomes
 from harness.e2e.progress import CellProgress
 from harness.e2e.protocol import DEFAULT_BUDGET_S, CellSettings
 from harness.e2e.runner import CellRunner
-from harness.e2e.select import Cell, cells_of, leaders, matches
+from harness.e2e.select import Cell, cells_of, fits, leaders, matches
 from harness.e2e.wirings import wirings_of
 from harness.errors import UserError
 from harness.op import Candidate
@@ -192,18 +192,26 @@ def _plans(op: str, request: Request, root: Path) -> list[Plan]:
         raise UserError(
             f"{op} is wired into {families}, of which shapes/workloads/ has no model; add one or name another op."
         )
+    asked = _asked(op, request.arms, entry.candidates)
     for cell in cells:
-        chosen = request.arms or leaders(row, cell, entry.candidates, request.device_type)
-        _require_known(op, chosen, entry.candidates)
+        chosen = tuple(one.id for one in asked if fits(one, cell))
+        if not asked:
+            chosen = leaders(row, cell, entry.candidates, request.device_type)
+        elif not chosen:  # a cell of another context than what was asked for
+            continue
         plans.append((cell, manifest, chosen))
+    if not plans:
+        arms = ", ".join(f"{one.id} (context {one.context})" for one in asked)
+        raise UserError(f"--arm: no wiring of {op} in the models asked for calls {arms}; leave --model or --arm out.")
     return plans
 
 
-def _require_known(op: str, chosen: tuple[str, ...], candidates: tuple[Candidate, ...]) -> None:
-    known = [candidate.id for candidate in candidates]
-    for arm in chosen:
+def _asked(op: str, arms: tuple[str, ...], candidates: tuple[Candidate, ...]) -> list[Candidate]:
+    known = {candidate.id: candidate for candidate in candidates}
+    for arm in arms:
         if arm not in known:
             raise UserError(f"--arm {arm}: {op} has no such candidate; choose from {', '.join(known)}.")
+    return [known[arm] for arm in arms]
 
 
 def line_of(record: ProcessRecord, ahead: Ahead) -> str:

@@ -69,6 +69,11 @@ def matches(cell: Cell, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(cell.workload.workload, pattern)
 
 
+def fits(candidate: Candidate, cell: Cell) -> bool:
+    """Whether the cell's wiring can call it: it does the op alone, or what the wiring takes along."""
+    return candidate.context in (None, cell.wiring.context)
+
+
 def leaders(
     row: RowVerdict | None, cell: Cell, candidates: Iterable[Candidate], device_type: Literal["cuda", "cpu"]
 ) -> tuple[str, ...]:
@@ -77,7 +82,7 @@ def leaders(
     Where the evidence has nothing on a kind, its first candidate in the catalog's order. On a CPU every rewrite and
     the in-house kernels: they are checked there, and only rewrites are timed.
     """
-    fitting = [one for one in candidates if one.kind in COMPETING and one.context in (None, cell.wiring.context)]
+    fitting = [one for one in candidates if one.kind in COMPETING and fits(one, cell)]
     if cell.wiring.context is not None and any(one.context is not None for one in fitting):
         fitting = [one for one in fitting if one.context is not None or one.kind is Kind.REWRITE]
     if device_type == "cpu":
