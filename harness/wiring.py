@@ -43,7 +43,8 @@ class Wiring:
     native: Impl
     """The op as this model computes it, by the op's keyword arguments: `torch.equal` to the unwired model in eager."""
     nothing: Impl
-    """Returns its inputs where native returns its outputs, no work done: the most that any candidate could gain."""
+    """Returns its inputs, or memory that nobody writes, where native returns its outputs: no work done, so it is the
+    most that any candidate could gain. Work that a candidate may do faster than the compiler is none to leave in."""
     sites: Callable[[nn.Module], tuple[Site, ...]]
     """The call sites of a model as built, found by looking at it; empty when the op has none there."""
     apply: Callable[[nn.Module, Impl], AbstractContextManager[None]]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from candidates._attention.models import ATTENTIONS
 from candidates._attention.streams import Pair, Stream, Turn, across_heads, joined
+from candidates._blocks.unwritten import unwritten
 from candidates.qknorm_rope import op
 from candidates.qknorm_rope.conventions import Pairs, Rounding, Table
 from candidates.qknorm_rope.wiring_native import complex_tables, torch_norm
@@ -140,6 +141,13 @@ def nothing(
     return q, k
 
 
+def _nothing_joined(q: Tensor, k: Tensor, text_q: Tensor, text_k: Tensor, **more: Any) -> Pair:
+    """Text and image behind each other, unwritten."""
+    tokens = text_q.shape[1] + q.shape[1]
+    of_q, of_k = ((one.shape[0], tokens, *one.shape[2:]) for one in (q, k))
+    return unwritten(text_q, q, shape=of_q), unwritten(text_k, k, shape=of_k)
+
+
 def described(
     q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, cos: Tensor, sin: Tensor, eps: float,
     across_heads: bool, pairs: str, table: str, rounding: str, **text: Tensor,
@@ -192,12 +200,11 @@ def _wiring(name: str, context: str | None = None) -> Wiring:
                 stack.enter_context(_tables_split_once(model))
             yield
 
-    compose = op.OP.context(context).compose if context is not None else lambda impl: impl
     return Wiring(
         op=op.OP.id,
         family=name,
-        native=compose(family.native),
-        nothing=compose(nothing),
+        native=family.native if context is None else op.OP.context(context).compose(family.native),
+        nothing=nothing if context is None else _nothing_joined,
         sites=sites,
         apply=apply,
         described=described,

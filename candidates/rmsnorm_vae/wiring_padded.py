@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from candidates._blocks.pieces import Forward, bound
+from candidates._blocks.unwritten import unwritten
 from candidates.rmsnorm_vae.op import CACHED_FRAMES, OP
 from candidates.rmsnorm_vae.wiring_norms import arguments, described, is_norm
 from harness.op import Impl
@@ -109,8 +110,9 @@ def _apply(context: str) -> Any:
 def _nothing(
     x: Tensor, gamma: Tensor, bias: Tensor | None, eps: float, upcast: bool, cache: Tensor | None = None
 ) -> Tensor:
-    """x padded: whatever the candidate, the convolution's input has to be written."""
-    return F.pad(x, _PADDING)
+    """The convolution's input, unwritten, in the layout that it computes in."""
+    n, c, t, h, w = x.shape
+    return unwritten(x, shape=(n, c, t + CACHED_FRAMES, h + 2, w + 2), channels_last=True)
 
 
 def wiring(family: str, context: str, pinned: dict[str, str]) -> Wiring:

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from harness.e2e.arms import Signature, call_case, signature
 from harness.measure.accuracy import Comparison
@@ -57,8 +55,6 @@ class Calls:
     count: int = 0
     bytes_moved: int = 0
     """Bytes that all the calls must move."""
-    ceiling_bytes: int = 0
-    """Bytes that the do-nothing stand-in moves all the same: a convolution's padded input has to be written."""
     kinds: dict[Signature, int] = field(default_factory=dict)
     """Calls by signature."""
     declined: dict[str, dict[Signature, str]] = field(default_factory=dict)
@@ -74,49 +70,23 @@ def seen_calls(bench: Workbench, model: nn.Module) -> tuple[Calls, Tensor]:
     calls = Calls(declined={candidate.id: {} for candidate in bench.candidates})
     bytes_moved = op.bytes_moved if wiring.context is None else op.context(wiring.context).bytes_moved
     cases: dict[Signature, Case] = {}
-    left: dict[Signature, int] = {}
 
     def note(**args: Any) -> Any:
         key = signature(args)
         if key not in cases:
             activation = next(value for value in args.values() if isinstance(value, Tensor))
             cases[key] = call_case(wiring.described(**args), activation, bench.job.workload, bench.team.ranks)
-            left[key] = bytes_of(wiring.nothing, args)
             for candidate in bench.candidates:
                 if reason := candidate.declines(cases[key], bench.device):
                     calls.declined[candidate.id][key] = reason
         calls.count += 1
         calls.bytes_moved += bytes_moved(cases[key])
-        calls.ceiling_bytes += left[key]
         calls.kinds[key] = calls.kinds.get(key, 0) + 1
         return wiring.native(**args)
 
     with wiring.apply(model, note):
         output = bench.family.run(model, bench.inputs)
     return calls, output
-
-
-class _Traffic(TorchDispatchMode):
-    """Adds up what each operation reads and writes; views cost nothing."""
-
-    total_bytes: int = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        read = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-        known = {one.untyped_storage().data_ptr() for one in read}
-        written = [one for one in tree_leaves(result) if isinstance(one, Tensor)]
-        if any(one.untyped_storage().data_ptr() not in known for one in written):
-            self.total_bytes += sum(one.nbytes for one in (*read, *written))
-        return result
-
-
-def bytes_of(call: Impl, args: Args) -> int:
-    """Bytes that one call reads and writes, operation by operation; 0 where it returns its inputs or views of them."""
-    traffic = _Traffic()  # type: ignore[no-untyped-call]
-    with traffic:
-        call(**args)
-    return traffic.total_bytes
 
 
 class Shadow:

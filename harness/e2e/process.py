@@ -140,7 +140,6 @@ class CellProcess:
             seed=job.settings.seed,
             settings=job.settings.stored(),
             op_bytes=calls.bytes_moved,
-            ceiling_bytes=calls.ceiling_bytes,
             copy_bytes_per_us=self.copy_bytes_per_us,
             runs_per_sample=repeats,
             orders=tuple(blocks.orders),

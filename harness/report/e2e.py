@@ -113,12 +113,7 @@ def _ranks(cell: CellVerdict) -> str:
 
 
 def _roofline(cell: CellVerdict) -> str:
-    if not cell.roofline_pct:
-        return ""
-    said = f"{cell.roofline_pct:.2f} % of the component"
-    if not cell.ceiling_keeps_pct:
-        return said
-    return f"{said}, of which leaving the op out keeps {cell.ceiling_keeps_pct:.2f} % (what has to be written anyway)"
+    return f"{cell.roofline_pct:.2f} % of the component" if cell.roofline_pct else ""
 
 
 def _positive(cell: CellVerdict) -> str:

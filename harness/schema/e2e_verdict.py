@@ -76,8 +76,7 @@ class ModelArmVerdict(Record):
     gain_pct: Span | None = None
     """Against the faster of the two baselines."""
     share_of_possible: float | None = None
-    """Gain over what a kernel can give: the ceiling less the op's roofline, of which what the ceiling's arm moves
-    itself is in the ceiling already."""
+    """Gain over what a kernel can give: the ceiling less the op's roofline."""
     tier: Tier | None = None
     quality: QualityRecord | None = None
     shadow_max_ulp: int | None = None
@@ -138,8 +137,6 @@ class CellVerdict(Record):
     """What native behind a custom op gains; negative is the price of the lost fusion."""
     roofline_pct: float | None
     """Share of the component's time that the op's bytes cost at copy speed."""
-    ceiling_keeps_pct: float | None
-    """The same for those of the bytes that the ceiling's arm moves all the same."""
     positive: Figures | None
     """The baseline against itself slowed by a known share; None where that was not asked for."""
     slowdown_pct: float

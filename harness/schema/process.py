@@ -4,12 +4,13 @@ A cell is one op in one component of one workload; a sequence is the processes t
 it, all with the arms, pairs and limits declared before its second process. Times are ms per run. Format history:
 
 1. first format;
-2. an arm may be BEATEN or DECIDED: it is in the record with its reason, without times.
+2. an arm may be BEATEN or DECIDED: it is in the record with its reason, without times;
+3. without `ceiling_bytes`, what the ceiling's arm moved itself: it does no work.
 """
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -27,7 +28,7 @@ from harness.schema.measurement import (
 from harness.schema.vocabulary import ArmStatus, Contract, Kind, RunStatus
 from harness.schema.workload import Component
 
-PROCESS_SCHEMA_VERSION: Literal[2] = 2
+PROCESS_SCHEMA_VERSION: Literal[3] = 3
 
 
 class ModelRole(StrEnum):
@@ -125,7 +126,15 @@ class ModelArmRecord(Record):
 class ProcessRecord(Record):
     """One fresh process of a cell with all its arms interleaved. One line of the store."""
 
-    schema_version: Literal[1, 2] = PROCESS_SCHEMA_VERSION
+    @model_validator(mode="before")
+    @classmethod
+    def _without_ceiling_bytes(cls, given: Any) -> Any:
+        """Of records before format 3."""
+        if isinstance(given, dict) and given.get("schema_version") in (1, 2):
+            return {name: value for name, value in given.items() if name != "ceiling_bytes"}
+        return given
+
+    schema_version: Literal[1, 2, 3] = PROCESS_SCHEMA_VERSION
     stage: Literal["e2e"] = "e2e"
     op: str
     context: str | None = None
@@ -162,8 +171,6 @@ class ProcessRecord(Record):
     """What the user can choose and that shapes the samples: budget, slow-down of the positive control."""
     op_bytes: Annotated[int, Field(ge=0)]
     """Bytes the op must move in one run, over all its calls: `Op.bytes_moved`."""
-    ceiling_bytes: Annotated[int, Field(ge=0)] = 0
-    """Bytes of these that the ceiling's arm moves all the same: a convolution's padded input has to be written."""
     copy_bytes_per_us: Annotated[float, Field(gt=0)]
     """Copy bandwidth of the device, read plus write, measured in this process."""
     runs_per_sample: int

@@ -103,9 +103,8 @@ def _judge(
     ceiling_pct, opaque_pct = one_process(cell, static, ceiling), one_process(cell, static, opaque)
     tried = measured or [last]
     ids = dict.fromkeys(arm.id for record in tried for arm in record.arms if arm.role is ModelRole.CANDIDATE)
-    roofline_pct, keeps_pct = _rooflines_pct(measured)
-    floor_pct = roofline_pct - keeps_pct if roofline_pct is not None and keeps_pct is not None else None
-    candidates = tuple(judge_arm(cell, tried, arm_id, static, dynamic, aa, ceiling_pct, floor_pct) for arm_id in ids)
+    roofline_pct = _roofline_pct(measured)
+    candidates = tuple(judge_arm(cell, tried, arm_id, static, dynamic, aa, ceiling_pct, roofline_pct) for arm_id in ids)
     valid = [arm for arm in candidates if arm.verdict is not Verdict.INVALID and arm.gain_pct is not None]
     leader = max(valid, key=lambda arm: arm.gain_pct.estimate if arm.gain_pct else -math.inf, default=None)
     requests = [one for of in workloads.values() for one in of.compositions]
@@ -137,7 +136,6 @@ def _judge(
         ceiling_pct=ceiling_pct,
         opaque_pct=opaque_pct,
         roofline_pct=roofline_pct,
-        ceiling_keeps_pct=keeps_pct,
         positive=positive,
         slowdown_pct=slowdown_pct,
         finished=settled(measured, cell.p_max) or (p_max is not None and len(measured) >= p_max),
@@ -165,13 +163,11 @@ def _positive(cell: Timed, static: str | None) -> Figures | None:
     return cell.figures(slowed, static) if slowed and static else None
 
 
-def _rooflines_pct(measured: Sequence[ProcessRecord]) -> tuple[float | None, float | None]:
-    """Of the op's bytes, and of those among them that the ceiling's arm moves all the same."""
+def _roofline_pct(measured: Sequence[ProcessRecord]) -> float | None:
     if not measured:
-        return None, None
+        return None
     first = measured[0]
-    pct_of_byte = 100 / first.copy_bytes_per_us / 1e3 / _baseline_ms([first])
-    return first.op_bytes * pct_of_byte, min(first.ceiling_bytes, first.op_bytes) * pct_of_byte
+    return 100 * first.op_bytes / first.copy_bytes_per_us / 1e3 / _baseline_ms([first])
 
 
 def _full(record: ProcessRecord) -> str | None:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from harness.e2e.arms import BASELINE_ID, model_arm
 from harness.e2e.calls import counting_native, upstream_sources
@@ -59,6 +61,38 @@ def test_native_through_the_wiring_is_the_model_and_is_called_as_often(
     assert modules(model) == before
     assert torch.equal(of.run(model, inputs), expected)
     assert calls["op"] == seen.total()
+
+
+class Work(TorchDispatchMode):
+    """Notes the operations that write memory of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        known = {one.untyped_storage().data_ptr() for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
+        made = (one for one in tree_leaves(result) if isinstance(one, Tensor))
+        if any(one.untyped_storage().data_ptr() not in known for one in made):
+            self.seen.append(str(func))
+        return result
+
+
+@pytest.mark.parametrize(("wiring", "name"), CELLS)
+@torch.no_grad()
+def test_leaving_the_op_out_does_no_work(wiring: Wiring, name: str) -> None:
+    """Else it is no ceiling: a candidate may do that work faster than the compiler."""
+    of, model, inputs = twin(name, torch.bfloat16)
+    work = Work()
+
+    def left_out(**args: Any) -> Any:
+        with work:
+            return wiring.nothing(**args)
+
+    with wiring.apply(model, left_out):
+        of.run(model, inputs)
+    assert set(work.seen) <= {"harness_blocks.unwritten.default"}
 
 
 @pytest.mark.parametrize(("wiring", "name"), CELLS)

@@ -34,12 +34,6 @@ def test_a_cell_shows_its_gain_its_ceiling_and_its_requests() -> None:
     assert "known positive" not in made
 
 
-def test_what_leaving_the_op_out_keeps_is_said_and_taken_off() -> None:
-    records = sequence({"inhouse.k": 3.0, CEILING: 4.0}, op_bytes=4_000_000_000)
-    made = page(*[one.model_copy(update={"ceiling_bytes": 3_000_000_000}) for one in records])
-    assert "1.00 % of the component, of which leaving the op out keeps 0.75 % (what has to be written anyway)" in made
-
-
 def test_real_weights_show_their_figures() -> None:
     real = QualityRecord(
         rms_error=1.0, rms_error_native=1.0, bit_exact=False, psnr_db=46.04, ssim=0.99971, lpips=0.0012

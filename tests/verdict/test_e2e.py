@@ -113,20 +113,6 @@ def test_a_gain_above_the_measured_ceiling_is_invalid() -> None:
     assert fine.candidates[0].share_of_possible == pytest.approx(3.0 / (4.0 - 1.0), abs=0.05)
 
 
-def test_bytes_that_the_ceiling_moves_too_are_possible() -> None:
-    """Leaving the op out gains 4 %, its bytes cost 1 %, three quarters of which leaving it out pays as well."""
-    records = [
-        one.model_copy(update={"ceiling_bytes": 3_000_000_000})
-        for one in sequence({K: 3.0, CEILING: 4.0}, op_bytes=4_000_000_000)
-    ]
-    found = cell(*records)
-    assert (found.roofline_pct, found.ceiling_keeps_pct) == (
-        pytest.approx(1.0, abs=0.01),
-        pytest.approx(0.75, abs=0.01),
-    )
-    assert found.candidates[0].share_of_possible == pytest.approx(3.0 / (4.0 - 0.25), abs=0.05)
-
-
 @pytest.mark.defence("e2e_positive")
 def test_the_baseline_must_win_against_itself_slowed() -> None:
     on = {"settings": {"slowdown_pct": 2.0}}
