@@ -108,11 +108,10 @@ def rmsnorm_vae(x: Tensor, gamma: Tensor, bias: Tensor | None, eps: float) -> Te
 
 
 def padded_like(x: Tensor, front: int) -> Tensor:
-    """Uninitialised (N, C, T + front, H + 2, W + 2), channels-last where x is and contiguous where not."""
+    """Uninitialised (N, C, T + front, H + 2, W + 2), channels-last."""
     n, c, t, h, w = x.shape
-    last = x.numel() > 0 and x.is_contiguous(memory_format=torch.channels_last_3d) and not x.is_contiguous()
-    memory_format = torch.channels_last_3d if last else torch.contiguous_format
-    return torch.empty((n, c, t + front, h + 2, w + 2), dtype=x.dtype, device=x.device, memory_format=memory_format)
+    shape = (n, c, t + front, h + 2, w + 2)
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last_3d)
 
 
 def rmsnorm_vae_silu_padded(
@@ -120,7 +119,8 @@ def rmsnorm_vae_silu_padded(
 ) -> Tensor:
     """SiLU(RMSNormVAE(x)) behind `front` frames, those of `cache` (N, C, front, H, W) or zeros, bordered by zeros.
 
-    x (N, C, T, H, W); returns (N, C, T + front, H + 2, W + 2), what a causal 3x3x3 convolution reads.
+    x (N, C, T, H, W); returns (N, C, T + front, H + 2, W + 2), what a causal 3x3x3 convolution reads, channels-last
+    whatever x is: the layout that cuDNN's convolutions compute in, and copy to where they are given another.
     """
     out = padded_like(x, front)
     if out.numel() == 0:

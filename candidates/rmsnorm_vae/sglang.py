@@ -109,6 +109,10 @@ def _cached_fake(x: Tensor, gamma: Tensor, bias: Tensor | None, eps: float, upca
     return padded_like(x, CACHED_FRAMES)
 
 
+def _contiguous_fake(x: Tensor, gamma: Tensor, bias: Tensor | None, eps: float, upcast: bool, cache: Tensor) -> Tensor:
+    return padded_like(x, CACHED_FRAMES).contiguous()
+
+
 def _cat_pad_last(y: Tensor, cache: Tensor | None) -> Tensor:
     out: Tensor | None = sglang.function(*_CAT_PAD_LAST)(y, cache, _PADDING)
     if out is None:
@@ -200,7 +204,7 @@ def nhwc_silu_cache_pad(
     contract=Contract.BIT_EXACT,
     guard=all_of(dtypes(Dtype.BF16), contiguous, no_bias, wan_formula, _padded_numel_fits, _spatial_by_eight),
     context="silu_cache_pad",
-    fake=_cached_fake,
+    fake=_contiguous_fake,
 )
 def finish_silu_cache_pad(
     x: Tensor, gamma: Tensor, bias: Tensor | None, eps: float, upcast: bool, cache: Tensor

@@ -36,9 +36,9 @@ class _Step:
         given = arguments(norm, x)
         if self.context == CACHED:
             n, c, _, h, w = x.shape
-            return self.implementation(
-                **given, cache=x.new_zeros(n, c, CACHED_FRAMES, h, w) if cache is None else cache
-            )
+            if cache is None:  # channels-last, as the cache of every later chunk is
+                cache = x.new_zeros(n, CACHED_FRAMES, h, w, c).movedim(-1, 1)
+            return self.implementation(**given, cache=cache)
         return self.implementation(**given) if cache is None else _cached_native(**given, cache=cache)
 
     def __call__(self, norm: nn.Module, conv: Any, x: Tensor, caches: list[Any], position: list[int]) -> Tensor:

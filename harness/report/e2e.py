@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from harness.report import text
+from harness.report.matrix_notes import gpu_cells
 from harness.report.pictures import Picture, shown
 from harness.report.text import NOTHING, code, plain, table
 from harness.schema.e2e_verdict import CellVerdict, Figures, ModelArmVerdict
@@ -23,13 +24,17 @@ Processes are fresh starts of the program, every other one with cold compile cac
 def render(verdicts: Verdicts) -> str:
     """The page; cells of GPUs first, rehearsals on CPUs in a table of their own."""
     cells = [cell for row in verdicts.rows for cell in row.cells]
-    on_gpu = [cell for cell in cells if cell.device.type == "cuda"]
+    on_gpu = [cell for row in verdicts.rows for cell in gpu_cells(row)]
+    broken_off = [cell for cell in cells if cell.device.type == "cuda" and cell not in on_gpu]
     rehearsed = [cell for cell in cells if cell.device.type != "cuda"]
     parts = [_INTRO]
     if on_gpu:
         parts.append(table(_HEADERS, [_overview(cell) for cell in on_gpu], right=range(2, 6)))
     parts += [picture for row in verdicts.rows if (picture := shown(row, Picture.E2E))]
     parts += [section for cell in on_gpu for section in _cell(cell)]
+    if broken_off:
+        parts.append("# Broken off\n\nAnother card has finished these cells; they count for nothing.")
+        parts += [section for cell in broken_off for section in _cell(cell)]
     if rehearsed:
         parts.append(
             "## Rehearsals on a CPU\n\nTiny twins that show that everything runs. They decide nothing and never enter "

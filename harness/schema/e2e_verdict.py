@@ -163,3 +163,8 @@ class CellVerdict(Record):
     gain in percent."""
     ranks: Annotated[RankFigures | None, Field(exclude_if=is_none)] = None
     """For a model split over ranks; `device` is the first one's."""
+
+    @property
+    def wired_in(self) -> str:
+        """The model, and the context where the op is wired together with its neighbours."""
+        return self.title if self.context is None else f"{self.title}, {self.context}"

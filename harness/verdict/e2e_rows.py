@@ -122,7 +122,7 @@ def _won_note(cell: CellVerdict, composition: CompositionVerdict) -> str:
 
 
 def _cell_notes(cell: CellVerdict, several_devices: bool) -> Iterator[str]:
-    where = f"{cell.title} ({cell.what})" + (f" on {cell.device.name}" if several_devices else "")
+    where = f"{cell.wired_in} ({cell.what})" + (f" on {cell.device.name}" if several_devices else "")
     leader = next((arm for arm in cell.candidates if arm.id == cell.leader), None)
     if leader is None:
         by_reason: dict[str, list[str]] = {}

@@ -29,5 +29,8 @@ if __name__ == "__main__":
         }
         | {"1x384x1x60x104 padded channels-last": lambda: _call((1, 384, 1, 60, 104), True, padded=True)}
         | {"1x96x4x480x832 padded channels-last": lambda: _call((1, 96, 4, 480, 832), True, padded=True)}
-        | {"1x96x4x480x832 padded": lambda: _call((1, 96, 4, 480, 832), False, padded=True)}
+        | {
+            f"{channels}x1x60x104 padded": lambda c=channels: _call((1, c, 1, 60, 104), False, padded=True)
+            for channels in (96, 192, 384, 1024)
+        }
     )

@@ -7,7 +7,7 @@ from harness.schema.verdict import Verdicts
 from harness.schema.vocabulary import ArmStatus
 from harness.verdict.e2e import judge_cells
 from harness.verdict.select import Present
-from tests.builders import Arm, decided, measurement
+from tests.builders import H200, Arm, decided, environment, measurement
 from tests.e2e_builders import CEILING, SLOWED, sequence, stored, workload
 
 NOW = Present(op_sha256={"groupnorm_silu": "op-sources"}, wiring_sha256={"groupnorm_silu": "wirings"}, pins={})
@@ -93,3 +93,16 @@ def test_an_open_sequence_says_what_would_settle_it() -> None:
     made = page(*sequence({"inhouse.k": 1.3}, 4, noise_pct=0.5))
     assert "INCONCLUSIVE" in made
     assert "more processes would settle it" in made
+
+
+def test_a_sequence_that_another_card_finished_stands_behind_what_counts() -> None:
+    other = environment(H200.model_copy(update={"uuid": "GPU-a-first"}))
+    half = [one.model_copy(update={"context": "pad"}) for one in sequence({"inhouse.k": 0.0}, 1, env=other)]
+    whole = [one.model_copy(update={"context": "pad"}) for one in sequence({"inhouse.k": 3.0})]
+    made = page(*half, *whole)
+    counts, _, broken_off = made.partition("# Broken off\n")
+    assert "## groupnorm_silu (pad) in toy-dit: WIN" in counts
+    assert "GPU-a-first" not in counts
+    assert counts.count("| `groupnorm_silu (pad)` |") == 1
+    assert "card GPU-a-first" in broken_off
+    assert "# Broken off" not in page(*half), "then it is all there is"

@@ -23,7 +23,7 @@ from harness.report.plots.style import BACKGROUNDS, COLOURS, INK, save, style
 from harness.schema.measurement import Measurement
 from harness.schema.verdict import RowVerdict
 from harness.verdict.e2e import judge_cells
-from tests.builders import PRESENT, Arm, case, decided, manifest, measurement
+from tests.builders import H200, PRESENT, Arm, case, decided, environment, manifest, measurement
 from tests.e2e_builders import process, stored, workload
 from tests.history.nights import nights
 
@@ -122,6 +122,17 @@ def test_the_forest_has_the_bar_the_twin_the_ceiling_and_hollow_what_is_invalid(
         "INVALID",
         "all there is to gain",
     ]
+
+
+def test_the_forest_tells_contexts_apart_and_leaves_out_what_another_card_finished() -> None:
+    row = cells_row()
+    (whole,) = (cell.model_copy(update={"context": "pad", "finished": True}) for cell in row.cells)
+    alone = whole.model_copy(update={"context": None})
+    elsewhere = environment(H200.model_copy(update={"uuid": "GPU-other"})).device
+    half = whole.model_copy(update={"device": elsewhere, "finished": False})
+    (ax,) = draw_forest(row.model_copy(update={"cells": (half, alone, whole)})).axes
+    headings = [label.get_text() for label in ax.get_yticklabels() if label.get_fontweight() == "bold"]
+    assert headings == ["toy-dit, denoise step: WIN", "toy-dit, pad, denoise step: WIN"]
 
 
 def test_history_marks_a_change_as_far_as_it_is_believed(tmp_path: Path) -> None:

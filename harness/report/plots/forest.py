@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from harness.report.matrix_notes import gpu_cells
 from harness.report.plots.style import INK, WIDTH_IN, hollow, legend, look, new_figure, style
 from harness.schema.e2e_verdict import CellVerdict, Verdict
 from harness.schema.figures import Span
@@ -30,8 +31,8 @@ class _Line:
 
 
 def draw_forest(row: RowVerdict) -> Figure:
-    """Cells from top to bottom, each with its twin, its candidates, native behind a custom op, and its ceiling."""
-    cells = [cell for cell in row.cells if cell.device.type == "cuda" and (cell.twin or cell.candidates)]
+    """The cells that count, each with its twin, its candidates, native behind a custom op, and its ceiling."""
+    cells = [cell for cell in gpu_cells(row) if cell.twin or cell.candidates]
     names = list(dict.fromkeys(arm.id for cell in cells for arm in cell.candidates))
     blocks = [(cell, _lines(cell, names)) for cell in cells]
     with look():
@@ -65,7 +66,7 @@ def _panel(ax: Axes, blocks: list[tuple[CellVerdict, list[_Line]]]) -> None:
     ticks: list[tuple[float, str, bool]] = []
     y = 0.0
     for cell, lines in blocks:
-        ticks.append((y, f"{cell.title}, {cell.what}: {cell.verdict}", True))
+        ticks.append((y, f"{cell.wired_in}, {cell.what}: {cell.verdict}", True))
         y += 1
         for line in lines:
             span = line.gain_pct
