@@ -296,7 +296,6 @@ def test_evidence_of_other_wirings_or_model_code_is_stale(changed: dict[str, str
     assert cell(*sequence({K: 3.0})).stale == ()
 
 
-@pytest.mark.defence("e2e_best_of_many")
 def test_what_makes_evidence_stale_is_one_note() -> None:
     found = row(
         *(
@@ -307,6 +306,7 @@ def test_what_makes_evidence_stale_is_one_note() -> None:
     assert "stale: the op's sources have changed since; the op's wirings have changed since" in found.notes
 
 
+@pytest.mark.defence("e2e_best_of_many")
 def test_the_best_of_many_must_win_as_one_of_many() -> None:
     """A leader picked on the very processes that judge it: its p-value counts once for each that could have led."""
     alone = row(*sequence({K: 1.45}, noise_pct=0.1), *VAE)
