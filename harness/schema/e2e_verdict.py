@@ -147,7 +147,7 @@ class CellVerdict(Record):
     leader: str | None
     """Candidate with the largest gain that is not INVALID."""
     verdict: Verdict
-    """The leader's, on the component."""
+    """The leader's, on the component; INVALID where that is NO_WIN and another candidate is INVALID: it may yet win."""
     reason: str
     """Why there is no verdict from times; empty when there is one."""
     closed_by_ceiling: bool

@@ -141,7 +141,7 @@ def _judge(
         finished=settled(measured, cell.p_max) or (p_max is not None and len(measured) >= p_max),
         candidates=candidates,
         leader=leader.id if leader else None,
-        verdict=leader.verdict if leader else _without_leader(candidates, nothing),
+        verdict=_of_cell(leader, candidates, nothing),
         reason=nothing or (aa if leader is None else ""),
         closed_by_ceiling=ceiling_pct is not None and ceiling_pct.upper < 1.0 and not aa,
         compositions=compositions,
@@ -152,9 +152,12 @@ def _judge(
     )
 
 
-def _without_leader(candidates: Sequence[ModelArmVerdict], unmeasured: str) -> Verdict:
-    invalid = unmeasured or any(arm.verdict is Verdict.INVALID for arm in candidates)
-    return Verdict.INVALID if invalid else Verdict.NOT_RUN
+def _of_cell(leader: ModelArmVerdict | None, candidates: Sequence[ModelArmVerdict], unmeasured: str) -> Verdict:
+    if leader is not None and leader.verdict is not Verdict.NO_WIN:
+        return leader.verdict
+    if unmeasured or any(arm.verdict is Verdict.INVALID for arm in candidates):
+        return Verdict.INVALID
+    return Verdict.NO_WIN if leader is not None else Verdict.NOT_RUN
 
 
 def _positive(cell: Timed, static: str | None) -> Figures | None:

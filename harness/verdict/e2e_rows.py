@@ -132,6 +132,9 @@ def _cell_notes(cell: CellVerdict, several_devices: bool) -> Iterator[str]:
         yield f"{where}: {cell.verdict}, {why or 'no candidate was timed'}"
     else:
         yield f"{where}: {leader.id} {said(leader.gain_pct)} of the component, {leader.verdict}"
+        for arm in cell.candidates:
+            if arm.verdict is Verdict.INVALID:
+                yield f"{where}: {arm.id} INVALID, {arm.reason}"
     if cell.closed_by_ceiling:
         yield f"{where}: even leaving the op out gains {said(cell.ceiling_pct)}"
 

@@ -113,6 +113,17 @@ def test_a_gain_above_the_measured_ceiling_is_invalid() -> None:
     assert fine.candidates[0].share_of_possible == pytest.approx(3.0 / (4.0 - 1.0), abs=0.05)
 
 
+def test_a_cell_is_open_while_what_might_win_in_it_is_invalid() -> None:
+    both = {K: 6.0, "inhouse.other": 0.0, CEILING: 4.0}
+    found = cell(*sequence(both))
+    assert (found.leader, found.verdict) == ("inhouse.other", Verdict.INVALID)
+    of = row(*sequence(both), *VAE)
+    assert of.symbol is Tracker.IN_PROGRESS
+    assert any(f"{K} INVALID, gains +6" in note for note in of.notes)
+    won = cell(*sequence({**both, "inhouse.other": 3.0}))
+    assert (won.leader, won.verdict) == ("inhouse.other", Verdict.WIN)
+
+
 @pytest.mark.defence("e2e_positive")
 def test_the_baseline_must_win_against_itself_slowed() -> None:
     on = {"settings": {"slowdown_pct": 2.0}}
