@@ -208,16 +208,17 @@ def rewrite_record(file: Path, **changes: object) -> None:
     file.write_bytes(encode(record))
 
 
-def test_processes_of_the_first_format_are_read_and_those_of_a_later_one_are_not(tmp_path: Path) -> None:
+def test_processes_of_earlier_formats_are_read_and_those_of_a_later_one_are_not(tmp_path: Path) -> None:
     store = ProcessStore(tmp_path)
     of = process({"inhouse.k": 2.0}, statuses={"inhouse.k": ArmStatus.DECIDED})
     file = store.append(of)
     assert store.load()[0].record == of
-    assert of.schema_version == 2
-    rewrite_record(file, schema_version=1)
-    assert store.load()[0].record.schema_version == 1
-    rewrite_record(file, schema_version=3)
-    with pytest.raises(UserError, match="written in format 3, this harness reads up to 2; update the harness"):
+    assert of.schema_version == 3
+    for earlier in (1, 2):
+        rewrite_record(file, schema_version=earlier)
+        assert store.load()[0].record.schema_version == earlier
+    rewrite_record(file, schema_version=4)
+    with pytest.raises(UserError, match="written in format 4, this harness reads up to 3; update the harness"):
         store.load()
 
 

@@ -82,7 +82,8 @@ class CellProcess:
             native, calls = native_calls(bench, model)
         states = states_of(bench, calls)
         library = quality.library_version(family.library)
-        if beaten := told(job, self.environment, library, self.e2e_sha256):
+        # later processes are told by the first: a sequence keeps the arms that it began with
+        if first and (beaten := told(job, self.environment, library, self.e2e_sha256)):
             next(one for one in states if one.role is ModelRole.BASELINE_DYNAMIC).fail(ArmStatus.BEATEN, beaten)
         if first:
             with self._phase("shadow"):

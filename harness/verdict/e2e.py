@@ -104,7 +104,14 @@ def _judge(
     tried = measured or [last]
     ids = dict.fromkeys(arm.id for record in tried for arm in record.arms if arm.role is ModelRole.CANDIDATE)
     roofline_pct = _roofline_pct(measured)
-    candidates = tuple(judge_arm(cell, tried, arm_id, static, dynamic, aa, ceiling_pct, roofline_pct) for arm_id in ids)
+    missing = _failed_dynamic(measured)
+    candidates = tuple(
+        judge_arm(cell, tried, arm_id, static, dynamic, aa, ceiling_pct, roofline_pct, missing) for arm_id in ids
+    )
+    # what a candidate gains beyond it says that it was none
+    refuted = ceiling_pct is not None and any(
+        arm.gain_pct is not None and arm.gain_pct.lower > ceiling_pct.upper for arm in candidates
+    )
     valid = [arm for arm in candidates if arm.verdict is not Verdict.INVALID and arm.gain_pct is not None]
     leader = max(valid, key=lambda arm: arm.gain_pct.estimate if arm.gain_pct else -math.inf, default=None)
     requests = [one for of in workloads.values() for one in of.compositions]
@@ -143,7 +150,7 @@ def _judge(
         leader=leader.id if leader else None,
         verdict=_of_cell(leader, candidates, nothing),
         reason=nothing or (aa if leader is None else ""),
-        closed_by_ceiling=ceiling_pct is not None and ceiling_pct.upper < 1.0 and not aa,
+        closed_by_ceiling=ceiling_pct is not None and ceiling_pct.upper < 1.0 and not aa and not refuted,
         compositions=compositions,
         unmeasured_parts=unmeasured,
         own_parts=_own_parts(workloads[key[1]], last),
@@ -199,6 +206,16 @@ def _dynamic_over_static(cell: Timed, static: str | None, dynamic: str | None) -
 def _dynamic_left_out(measured: Sequence[ProcessRecord]) -> str:
     beaten = (arm.reason for record in measured for arm in record.arms if arm.status is ArmStatus.BEATEN)
     return next(beaten, "")
+
+
+def _failed_dynamic(measured: Sequence[ProcessRecord]) -> str:
+    """Why the dynamic baseline is missing, other than that it is beaten; empty where it is not."""
+    for record in measured:
+        for arm in record.arms:
+            if arm.role is ModelRole.BASELINE_DYNAMIC and arm.status not in (ArmStatus.OK, ArmStatus.BEATEN):
+                why = f"{arm.status}: {arm.reason}"
+                return f"dynamic=True, which a win must hold against, failed in process {record.process}: {why}"
+    return ""
 
 
 def _own_parts(workload: Workload, record: ProcessRecord) -> tuple[str, ...]:

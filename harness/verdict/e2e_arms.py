@@ -98,9 +98,11 @@ def judge_arm(
     untrusted: str,
     ceiling: Span | None,
     roofline_pct: float | None,
+    half_proven: str = "",
 ) -> ModelArmVerdict:
-    """The arm against both baselines. `untrusted` says why no times of the cell count, `ceiling` is the most it can
-    gain, `roofline_pct` the share of the component that the op's bytes cost anyway."""
+    """The arm against both baselines. `untrusted` says why no times of the cell count, `half_proven` why one baseline
+    is missing that a win must hold against, `ceiling` is the most it can gain, `roofline_pct` the share of the
+    component that the op's bytes cost anyway."""
     records = [arm for process in tried if (arm := process.arm(arm_id)) is not None]
     first = records[0]
     to_static = cell.figures(static, arm_id) if static else None
@@ -122,6 +124,8 @@ def judge_arm(
             f"gains {hardest.gain_pct.estimate:+.2f} %, more than leaving the op out gains "
             f"({ceiling.estimate:+.2f} %, at most {ceiling.upper:+.2f} %)"
         )
+    elif verdict is Verdict.WIN and half_proven:
+        verdict, reason = Verdict.INVALID, half_proven
     quality = next((record.quality for record in records if record.quality is not None), None)
     shadow = next((record.shadow for record in records if record.shadow is not None), None)
     possible = ceiling.estimate - (roofline_pct or 0.0) if ceiling is not None else None

@@ -33,7 +33,7 @@ def main() -> None:
     if fate == "refuse":
         link.send(CellRefused(reason="the wiring sees 7 calls where the model makes 8"))
         return
-    beaten = told(job, env, process({}).library, plan.get("e2e", "e2e"))
+    beaten = told(job, env, process({}).library, plan.get("e2e", "e2e")) if job.process == 0 else ""
     out = job.left_out | ({DYNAMIC: (ArmStatus.BEATEN, beaten)} if beaten else {})
     gains = {name: gain for name, gain in plan["gains"].items() if job.process == 0 or name != CEILING}
     assert link.block_void(0.0, 1.0) == ""

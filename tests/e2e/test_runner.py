@@ -23,6 +23,7 @@ from harness.e2e.wirings import wiring_for
 from harness.isolate import Progress
 from harness.measure.telemetry import Poll, Probe
 from harness.schema.process import ProcessRecord
+from harness.schema.vocabulary import ArmStatus
 from harness.store import ProcessStore
 from tests.builders import LAPTOP, environment
 from tests.e2e.twins import ROOT, workloads
@@ -213,6 +214,25 @@ def test_what_another_op_found_of_the_dynamic_baseline_is_told(
     assert [arm.reason for record in here.records if (arm := record.arm(DYNAMIC))] == [
         "in the cell of layernorm broke"
     ] * len(here.records)
+
+
+def test_a_sequence_keeps_the_baselines_that_it_began_with(
+    run: Callable[..., tuple[Outcome, Notes]], tmp_path: Path
+) -> None:
+    """Interrupted after process 0, which timed dynamic=True; meanwhile another op's cell finds it beaten."""
+    begun, _ = run({K: 3.0}, fates={"1": "throttle"})
+    first = begun.records[0]
+    other = process(
+        {}, op="layernorm", workload=first.workload, env=first.environment, component=first.component,
+        statuses={DYNAMIC: ArmStatus.BEATEN},
+    )  # fmt: skip
+    arms = tuple(arm.model_copy(update={"compile_s": 9.0}) if arm.id == DYNAMIC else arm for arm in other.arms)
+    of_first = {"checkpoint": first.checkpoint, "library": first.library, "e2e_sha256": first.e2e_sha256}
+    ProcessStore(tmp_path / "results").append(other.model_copy(update={"arms": arms, **of_first}))
+    outcome, _ = run({K: 3.0})
+    dynamic = [record.arm(DYNAMIC) for record in outcome.records]
+    assert outcome.kept == 1
+    assert [arm.status for arm in dynamic if arm] == ["OK"] * len(outcome.records)
 
 
 def test_a_beaten_baselines_compile_is_not_counted_for_later_processes(

@@ -113,6 +113,29 @@ def test_a_gain_above_the_measured_ceiling_is_invalid() -> None:
     assert fine.candidates[0].share_of_possible == pytest.approx(3.0 / (4.0 - 1.0), abs=0.05)
 
 
+@pytest.mark.parametrize("failed", [(0,), (0, 1, 2)])
+def test_no_win_without_the_dynamic_baseline_unless_it_is_beaten(failed: tuple[int, ...]) -> None:
+    def records(gain: float) -> list[ProcessRecord]:
+        return [
+            process({K: gain}, number, statuses={DYNAMIC: ArmStatus.CRASHED} if number in failed else {})
+            for number in range(3)
+        ]
+
+    found = cell(*records(3.0))
+    assert found.verdict is Verdict.INVALID
+    assert found.candidates[0].reason == (
+        "dynamic=True, which a win must hold against, failed in process 0: CRASHED: broke"
+    )
+    assert row(*records(3.0), *VAE).symbol is Tracker.IN_PROGRESS
+    assert cell(*records(0.0)).verdict is Verdict.NO_WIN, "the static baseline is enough for that"
+
+
+def test_a_ceiling_that_a_candidate_exceeds_closes_nothing() -> None:
+    records = sequence({K: 3.0, CEILING: 0.2})
+    assert not cell(*records).closed_by_ceiling
+    assert row(*records, *VAE).symbol is Tracker.IN_PROGRESS
+
+
 def test_a_cell_is_open_while_what_might_win_in_it_is_invalid() -> None:
     both = {K: 6.0, "inhouse.other": 0.0, CEILING: 4.0}
     found = cell(*sequence(both))
